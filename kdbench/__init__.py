@@ -1,4 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """kdbench: benchmarks and regression tracking for a native DDTree speculative-decoding engine."""
 
+from kdbench.errors import BackendUnavailable, InvalidArgument, InvalidTree, KdbenchError, KdtrError, KernelError
+from kdbench.kernels import draft_topk, tree_accept, tree_build, verify_attn
+from kdbench.tree import Acceptance, DraftTopk, DraftTree
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "Acceptance",
+    "BackendUnavailable",
+    "DraftTopk",
+    "DraftTree",
+    "InvalidArgument",
+    "InvalidTree",
+    "KdbenchError",
+    "KdtrError",
+    "KernelError",
+    "__version__",
+    "draft_topk",
+    "tree_accept",
+    "tree_build",
+    "verify_attn",
+]
