@@ -11,8 +11,8 @@
 //     the same bits. `stream` is a cudaStream_t (NULL: the default stream); the CPU library ignores it.
 //   * What can be checked on the host is: KDT_INVALID_ARGUMENT, with a sentence in kdt_last_error(). What only the data
 //     shows is a status word per request; the other requests of the batch come out right.
-//   * A workspace is needed only where the *_workspace_size query says more than zero bytes. Contents are scratch:
-//     they need no initialisation and must not be shared by calls that run at the same time.
+//   * A workspace is needed only where the *_workspace_size query says more than zero bytes, 16-byte aligned. Contents
+//     are scratch: they need no initialisation and must not be shared by calls that run at the same time.
 //
 // Symbols: B batch; D draft_horizon; K topk; N = max_nodes, tree_budget + 1 (root included); H num_qo_heads.
 #ifndef KDTREE_KDTREE_H
@@ -72,7 +72,7 @@ enum {
 typedef enum kdt_dtype { KDT_F32 = 0, KDT_BF16 = 1 } kdt_dtype;
 
 // ---- draft_topk: the topk largest log-softmax values of each row, descending, equal values by lowest token id
-// --------
+// -inf is ordinary: a row of nothing else answers -inf and the lowest ids.
 typedef struct kdt_draft_topk_params {
     uint32_t struct_size;
     const void* logits;       // [rows, vocab_size], logits_dtype
@@ -89,9 +89,8 @@ typedef struct kdt_draft_topk_params {
 } kdt_draft_topk_params;
 
 // ---- tree_build: the tree_budget most probable prefixes, best first
-// --------------------------------------------------- Node order: score descending, rank tuple ascending. Node 0 is the
-// root. Pads (index >= num_nodes): token 0, parent -1, depth 0, position seq_lens[b], no links, empty mask row, score
-// -inf. A refused request is a root-only tree.
+// Node order: score descending, rank tuple ascending. Node 0 is the root. Pads (index >= num_nodes): token 0, parent
+// -1, depth 0, position seq_lens[b], no links, empty mask row, score -inf. A refused request is a root-only tree.
 typedef struct kdt_tree_build_params {
     uint32_t struct_size;
     const float* topk_log_probs;    // [B, D, K] descending along K; every entry is checked for NaN and > 0
@@ -119,9 +118,8 @@ typedef struct kdt_tree_build_params {
 } kdt_tree_build_params;
 
 // ---- tree_accept: the longest path from the root that agrees with the target
-// ------------------------------------------ A refused request answers accepted_path [0, -1, ...], acceptance_length 1,
-// bonus_token target_tokens[b, 0]: the root row sees the prefix alone, so its token is right whatever the tree.
-// KDT_REQ_BAD_COUNT with num_nodes <= 0 answers
+// A refused request answers accepted_path [0, -1, ...], acceptance_length 1, bonus_token target_tokens[b, 0]: the root
+// row sees the prefix alone, so its token is right whatever the tree. KDT_REQ_BAD_COUNT with num_nodes <= 0 answers
 // [-1, ...], 0 and -1.
 typedef struct kdt_tree_accept_params {
     uint32_t struct_size;
@@ -142,9 +140,11 @@ typedef struct kdt_tree_accept_params {
 } kdt_tree_accept_params;
 
 // ---- verify_attn: MLA-absorb attention of the tree's nodes over prefix and tree
-// --------------------------------------- Node i attends slots [0, P) and P + j for each set bit j of its mask row, P =
-// seq_lens[b]; its own latent stands at logical slot P + i. A row with no bits set is a pad: out 0, lse -inf, the
-// prefix not seen. Slots nobody may see may hold anything, NaN included. A refused request is all pads.
+// Node i attends slots [0, P) and P + j for each set bit j of its mask row, P = seq_lens[b]; its own latent stands at
+// logical slot P + i. A row with no bits set is a pad: out 0, lse -inf, the prefix not seen. Bits and rows at or beyond
+// num_nodes count for nothing. Slots nobody may see may hold anything, NaN included. A refused request is all pads,
+// with the first of KDT_REQ_BAD_COUNT, KDT_REQ_BAD_LENGTH, KDT_REQ_BAD_PAGE that applies; the pages of all slots [0, P
+// + num_nodes) must exist, where num_nodes is N when it is NULL.
 typedef struct kdt_verify_attn_params {
     uint32_t struct_size;
     const void* q_nope;          // bf16 [B, N, H, 512], absorbed
