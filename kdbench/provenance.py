@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Side records: one line of strict JSON a process, beside asv's result files.
+
+asv keeps the samples and nothing about how they came to be. These lines keep the rest. They end in ``.jsonl``, since
+asv reads every ``.json`` below ``results/`` as its own, and a line is appended in one write, so that parallel
+processes do not mix.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from kdbench import __version__, machine
+from kdbench.timing import Measurement, Subject, stopwatch_digest
+
+MEASUREMENT = "kdbench/measurement/1"
+SKIP = "kdbench/skip/1"
+FAILURE = "kdbench/failure/1"
+RUN = "kdbench/run/1"
+# Where benchmark processes put their records; kdbench.asv_plugin sets it, and without it nothing is written.
+DIRECTORY_VARIABLE = "KDBENCH_RECORDS_DIR"
+# What the plugin tells about the harness's own commit, so that no benchmark process has to run git.
+HARNESS_VARIABLE = "KDBENCH_HARNESS"
+
+_STARTED = time.time()
+
+
+def append(path: Path, record: Mapping[str, Any]) -> None:
+    """Append ``record`` as one line; numbers that JSON lacks (NaN, infinities) become null."""
+    line = json.dumps(_strict(record), allow_nan=False, separators=(",", ":"), sort_keys=False) + "\n"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        os.write(descriptor, line.encode())
+    finally:
+        os.close(descriptor)
+
+
+def record_measurement(
+    subject: Subject, benchmark: str, version: str, params: Mapping[str, str], measurement: Measurement
+) -> None:
+    """Write what one benchmark process measured, when somebody asked for records."""
+    workload, library = subject.workload, subject.library
+    _record(
+        {
+            "schema": MEASUREMENT,
+            **_where(benchmark, version, params),
+            "workload": {
+                "name": workload.name,
+                "seed": workload.seed,
+                "golden": workload.golden_entry["outputs"].get("sha256"),
+                "inputs": workload.golden_entry["inputs"],
+                "digest_ok": True,  # measure() raises when it is not
+                "bytes_moved": workload.bytes_moved,
+                "flops": workload.flops,
+                "roofline": workload.roofline,
+            },
+            "library": {
+                "backend": subject.backend,
+                "path": str(library.path),
+                "sha256": library.digest,
+                "abi_version": library.abi_version,
+                "build_info": library.build_info,
+            },
+            "timing": {
+                "mode": measurement.mode,
+                "samples_s": list(measurement.samples),
+                "calls_per_sample": list(measurement.calls),
+                "copies": measurement.copies,
+                "touched_bytes": measurement.touched_bytes,
+                "cache_bytes": measurement.cache_bytes,
+                "flushed": measurement.flushed,
+                "empty_call_s": measurement.empty_call_s,
+                "gpu_before": dict(measurement.gpu_before),
+                "gpu_after": dict(measurement.gpu_after),
+                "notes": list(measurement.notes),
+            },
+            "machine": machine.covariates(),
+        }
+    )
+
+
+def record_skip(benchmark: str, version: str, params: Mapping[str, str], reason: str) -> None:
+    """Write why a combination is n/a, when somebody asked for records."""
+    _record({"schema": SKIP, **_where(benchmark, version, params), "reason": reason})
+
+
+def _where(benchmark: str, version: str, params: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "commit": os.environ.get("ASV_COMMIT"),
+        "env_name": os.environ.get("ASV_ENV_NAME"),
+        "benchmark": benchmark,
+        "version": version,
+        "params": dict(params),
+        "harness": {
+            "version": __version__,
+            "stopwatch_sha256": stopwatch_digest(),
+            "commit": os.environ.get(HARNESS_VARIABLE),
+        },
+        "pid": os.getpid(),
+        "started": datetime.fromtimestamp(_STARTED, UTC).isoformat(timespec="milliseconds"),
+        "ended": datetime.now(UTC).isoformat(timespec="milliseconds"),
+    }
+
+
+def _record(record: Mapping[str, Any]) -> None:
+    folder = os.environ.get(DIRECTORY_VARIABLE)
+    if folder:
+        # The stem of asv's own file for this commit and environment.
+        stem = f"{(record['commit'] or 'unknown')[:8]}-{record['env_name'] or 'unknown'}"
+        append(Path(folder) / f"{stem}.jsonl", record)
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _strict(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_strict(item) for item in value]
+    if value is None or isinstance(value, str | int):
+        return value
+    if hasattr(value, "item"):  # a NumPy scalar
+        return _strict(value.item())
+    return str(value)

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The workloads themselves. Append-only: never edit, reorder or remove a line, since each is a series of results.
+
+Budgets and node counts come in two kinds on purpose: 63, 255 fill 64-wide tiles once the root is added, 64, 256 spill
+one node.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Any
+
+from kdbench.workload_inputs import VOCAB_SIZE
+from kdbench.workloads import Workload
+
+_BOTH = ("cpu", "cuda")
+_CUDA = ("cuda",)
+
+
+def _workload(
+    name: str, kernel: str, seed: int, roofline: str, quick: bool, backends: tuple[str, ...], **shape: Any
+) -> Workload:
+    tags = frozenset({"quick"} if quick else ())
+    return Workload(name, kernel, seed, MappingProxyType(shape), backends, tags, roofline)
+
+
+def _build(seed: int, budget: int, horizon: int, topk: int, batch: int, form: str, quick: bool = False) -> Workload:
+    return _workload(
+        f"b{budget}-d{horizon}-k{topk}-n{batch}-{form}",
+        "tree_build",
+        seed,
+        "latency",
+        quick,
+        _BOTH,
+        budget=budget,
+        horizon=horizon,
+        topk=topk,
+        batch=batch,
+        form=form,
+    )
+
+
+def _accept(
+    seed: int, budget: int, horizon: int, batch: int, accepted: str, form: str = "bushy", quick: bool = False
+) -> Workload:
+    suffix = "-chain" if form == "chain" else ""
+    return _workload(
+        f"b{budget}-d{horizon}-n{batch}-{accepted}{suffix}",
+        "tree_accept",
+        seed,
+        "latency",
+        quick,
+        _BOTH,
+        nodes=budget + 1,
+        horizon=horizon,
+        batch=batch,
+        accepted=accepted,
+        form=form,
+    )
+
+
+def _attn(
+    seed: int,
+    heads: int,
+    nodes: int,
+    prefix: int,
+    batch: int,
+    page_size: int,
+    backends: tuple[str, ...] = _CUDA,
+    quick: bool = False,
+) -> Workload:
+    length = f"{prefix // 1024}k" if prefix and prefix % 1024 == 0 else str(prefix)
+    # Below 95 (node, head) rows a request, reading the prefix takes longer than multiplying it.
+    return _workload(
+        f"h{heads}-n{nodes}-p{length}-b{batch}-ps{page_size}",
+        "verify_attn",
+        seed,
+        "memory" if heads * nodes < 95 else "compute",
+        quick,
+        backends,
+        heads=heads,
+        nodes=nodes,
+        prefix=prefix,
+        batch=batch,
+        page_size=page_size,
+        horizon=7,
+    )
+
+
+def _topk(
+    seed: int, rows: int, topk: int, dtype: str, backends: tuple[str, ...] = _BOTH, quick: bool = False
+) -> Workload:
+    return _workload(
+        f"r{rows}-k{topk}-{dtype}",
+        "draft_topk",
+        seed,
+        "memory" if rows >= 100 else "latency",
+        quick,
+        backends,
+        rows=rows,
+        topk=topk,
+        dtype=dtype,
+        vocab_size=VOCAB_SIZE,
+    )
+
+
+_ALL = (
+    _build(1001, 15, 7, 8, 1, "sharp", quick=True),
+    _build(1002, 15, 7, 8, 32, "flat"),
+    _build(1003, 64, 7, 16, 1, "sharp", quick=True),
+    _build(1004, 64, 7, 16, 8, "flat"),
+    _build(1005, 64, 7, 64, 1, "tied"),
+    _build(1006, 64, 15, 16, 32, "tied"),
+    _build(1007, 63, 15, 64, 1, "sharp"),
+    _build(1008, 256, 7, 64, 1, "sharp"),
+    _build(1009, 256, 15, 64, 1, "tied", quick=True),
+    _build(1010, 256, 15, 32, 8, "flat"),
+    _build(1011, 255, 15, 64, 32, "sharp"),
+    _build(1012, 1024, 7, 64, 1, "flat"),
+    _build(1013, 1024, 15, 64, 1, "sharp", quick=True),
+    _build(1014, 1024, 15, 64, 8, "tied"),
+    _build(1015, 1024, 15, 64, 32, "sharp"),
+    _accept(2001, 7, 7, 1, "full", form="chain"),
+    _accept(2002, 15, 15, 32, "half", form="chain"),
+    _accept(2003, 64, 7, 1, "full", quick=True),
+    _accept(2004, 64, 7, 8, "none"),
+    _accept(2005, 256, 15, 1, "full"),
+    _accept(2006, 256, 15, 32, "half"),
+    _accept(2007, 1024, 15, 1, "none"),
+    _accept(2008, 1024, 15, 32, "full", quick=True),
+    # Sized for a CPU, and measured on a GPU too.
+    _attn(3001, 8, 8, 0, 4, 1, _BOTH),
+    _attn(3002, 8, 8, 64, 1, 64, _BOTH, quick=True),
+    _attn(3003, 8, 16, 128, 2, 1, _BOTH, quick=True),
+    _attn(3004, 16, 16, 256, 1, 64, _BOTH),
+    _attn(3005, 8, 64, 128, 1, 64, _BOTH),
+    # Sized for a GPU.
+    _attn(3101, 8, 8, 16384, 32, 64),
+    _attn(3102, 8, 8, 65536, 1, 64),
+    _attn(3103, 8, 8, 1024, 32, 1),
+    _attn(3104, 16, 16, 4096, 1, 64),
+    _attn(3105, 16, 64, 4096, 1, 64),
+    _attn(3106, 8, 65, 4096, 8, 64),
+    _attn(3107, 8, 64, 1024, 8, 1),
+    _attn(3108, 8, 256, 4096, 1, 64),
+    _attn(3109, 16, 256, 1024, 1, 64),
+    _attn(3110, 16, 64, 16384, 8, 64),
+    _attn(3111, 64, 8, 4096, 8, 64),
+    _attn(3112, 64, 64, 4096, 8, 64),
+    _attn(3113, 64, 64, 1024, 1, 1),
+    _attn(3114, 64, 256, 16384, 1, 64),
+    _attn(3115, 128, 16, 0, 32, 64),
+    _attn(3116, 128, 64, 4096, 1, 64),
+    _attn(3117, 128, 64, 65536, 1, 64),
+    _topk(4001, 7, 16, "bf16", quick=True),
+    _topk(4002, 15, 64, "bf16"),
+    _topk(4003, 7, 16, "f32"),
+    _topk(4004, 120, 64, "bf16", _CUDA),
+)
+
+REGISTRY = MappingProxyType({workload.name: workload for workload in _ALL})
+if len(REGISTRY) != len(_ALL):
+    raise AssertionError("two workloads have one name")
