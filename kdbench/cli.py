@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: one verb a function, each thin over the module of its name.
+
+Exit codes, of every verb:
+
+==== =====================================================================================================
+0    done; for doctor: the CPU backend works
+1    a user error or bad input: a wrong option, no such directory, nothing readable; one sentence on stderr
+2    something measured failed, was wrong, or could not be done; for lint: there is a finding
+130  interrupted; what was measured before is kept
+==== =====================================================================================================
+
+``--json`` puts one strict JSON document on stdout, ``{"schema": "kdbench/<verb>/1", ...}``, and everything else on
+stderr.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from kdbench import __version__
+from kdbench.errors import KdbenchError
+from kdbench.terminal import finish, progress, stderr, table
+from kdbench.units import count
+
+OK, USER_ERROR, FAILED, INTERRUPTED = 0, 1, 2, 130
+_EXIT_CODES = (
+    "Exit codes: 0 done; 1 user error or bad input; 2 something measured failed, was wrong or could not be done; "
+    "130 interrupted."
+)
+
+_SIGNS = {"ok": "ok", "warn": "!", "missing": "-", "broken": "X"}
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Benchmarks and regression tracking for a native DDTree engine.",
+    epilog=_EXIT_CODES,
+)
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, everything else on stderr.")]
+ResultsOption = Annotated[Path, typer.Option("--results", help="asv results directory.")]
+RepoOption = Annotated[
+    Path | None,
+    typer.Option("--repo", help="Git repository that knows the commits; by default the one around --results."),
+]
+
+KernelOption = Annotated[list[str] | None, typer.Option("--kernel", help="Only this kernel; may be repeated.")]
+BackendOption = Annotated[list[str] | None, typer.Option("--backend", help="Only cpu or cuda; may be repeated.")]
+TagOption = Annotated[str | None, typer.Option("--tag", help="Only workloads with this tag, e.g. quick.")]
+
+
+@app.command(epilog=_EXIT_CODES)
+def doctor(results: ResultsOption = Path("results"), json_: JsonOption = False) -> None:
+    """Say what this machine has, what it lacks and what to do. Exits with 2 only if the CPU backend cannot work."""
+    from kdbench.doctor import examine
+
+    found = examine(results)
+    rows = [(_SIGNS[p.finding.state], p.name, p.finding.found, p.finding.advice) for p in found.probes]
+    finish(json_, found.document(), table(("", "what", "found", "to do"), rows))
+    raise typer.Exit(OK if found.can_measure else FAILED)
+
+
+@app.command(epilog=_EXIT_CODES)
+def report(
+    results: ResultsOption = Path("results"),
+    out: Annotated[Path, typer.Option("--out", help="Where index.html and report.json go.")] = Path("report"),
+    repo: RepoOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Write one HTML page that opens offline: the newest commit against its parent, and every change of the history."""
+    from kdbench.report import write
+
+    _check_repo(repo)
+    content = write(results, out, repo)
+    for warning in content["warnings"]:
+        stderr().print(Text(f"warning: {warning}"))
+    summary = ", ".join(f"{count} {verdict}" for verdict, count in content["summary"].items())
+    finish(json_, content, Text(f"{out / 'index.html'}: {summary}"))
+
+
+@app.command(epilog=_EXIT_CODES)
+def verify(
+    kernel: KernelOption = None,
+    backend: BackendOption = None,
+    tag: TagOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Check every workload's output against its golden one. Exits with 2 if one is wrong or none could be checked."""
+    from kdbench import native, workloads
+    from kdbench.verify import verify as check
+
+    kernels = _chosen("--kernel", kernel, workloads.KERNELS)
+    backends = _chosen("--backend", backend, native.BACKENDS)
+    outcomes = []
+    for outcome in check(kernels, backends, tag):
+        outcomes.append(outcome)
+        line = f"{outcome.status:5} {outcome.kernel} {outcome.workload} {outcome.backend} {outcome.detail}"
+        progress(json_).print(line.rstrip())
+    if not outcomes:
+        raise KdbenchError(f"no workload has the tag {tag!r}")
+    counts = {status: sum(outcome.status == status for outcome in outcomes) for status in ("ok", "wrong", "n/a")}
+    content = {"schema": "kdbench/verify/1", "summary": counts, "workloads": [asdict(o) for o in outcomes]}
+    finish(json_, content, ", ".join(f"{count} {status}" for status, count in counts.items()))
+    raise typer.Exit(FAILED if counts["wrong"] or not counts["ok"] else OK)
+
+
+@app.command(epilog=_EXIT_CODES)
+def run(
+    last: Annotated[
+        int, typer.Option("--last", min=1, help="The newest N commits of HEAD's line that changed native/.")
+    ] = 1,
+    commits: Annotated[
+        str | None, typer.Option("--commits", help="Instead of --last: NEW, ALL, a..b, HEAD^!, as asv run takes them.")
+    ] = None,
+    env: Annotated[str, typer.Option("--env", help="overlay, virtualenv, or existing:PYTHON.")] = "overlay",
+    kernel: KernelOption = None,
+    backend: BackendOption = None,
+    tag: TagOption = None,
+    mode: Annotated[
+        list[str] | None, typer.Option("--mode", help="hot, cold, or primary for each kernel's own; may be repeated.")
+    ] = None,
+    bench: Annotated[
+        str | None, typer.Option("--bench", help="Only series whose name fits this regular expression.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option("--rounds", min=1, help="Processes a series; verdicts want 5.")] = None,
+    machine: Annotated[str | None, typer.Option("--machine", help="Name to file results under.")] = None,
+    again: Annotated[bool, typer.Option("--again", help="Measure also what is already complete.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Measure, and save nothing.")] = False,
+    conf: Annotated[Path, typer.Option("--conf", help="Folder of asv.conf.json.")] = Path("."),
+    json_: JsonOption = False,
+) -> None:
+    """Measure commits with asv. Resumable: the same command after Ctrl-C goes on where it was."""
+    from kdbench import native, runner, workloads
+
+    code = runner.run(
+        conf,
+        commits=commits or last,
+        env=env,
+        tag=tag,
+        bench=_pattern(bench),
+        kernels=_chosen("--kernel", kernel, workloads.KERNELS),
+        backends=_chosen("--backend", backend, native.BACKENDS),
+        modes=_chosen("--mode", mode, ("hot", "cold", "primary")) if mode else None,
+        rounds=rounds,
+        machine_name=machine,
+        resume=not again,
+        dry_run=dry_run,
+        output=2 if json_ else None,
+    )
+    status = {OK: "measured", USER_ERROR: "refused", INTERRUPTED: "interrupted"}.get(code, "failed")
+    said = {
+        "measured": "everything asked for has been measured",
+        "refused": "asv refused the request: see above",
+        "interrupted": "interrupted; what was measured is kept, and the same command goes on from there",
+        "failed": "something failed: see above; kdbench report shows what and why",
+    }[status]
+    asked = {"commits": commits or f"last {last}", "env": env, "rounds": rounds, "dry_run": dry_run}
+    finish(json_, {"schema": "kdbench/run/1", "status": status, "exit_code": code, **asked}, f"kdbench: {said}")
+    raise typer.Exit(code)
+
+
+@app.command(epilog=_EXIT_CODES)
+def lint(
+    results: Annotated[Path, typer.Argument(help="asv results directory.")] = Path("results"),
+    repo: Annotated[
+        Path | None, typer.Option("--repo", help="Also ask whether every commit is on a branch of this repository.")
+    ] = None,
+    json_: JsonOption = False,
+) -> None:
+    """Find what would make asv publish hang, die or mislead. Exits with 2 if there is anything."""
+    from kdbench.lint import lint as check
+
+    if not results.is_dir():
+        raise KdbenchError(f"no results directory at {results}")
+    _check_repo(repo)
+    findings = check(results, repo=repo)
+    for finding in findings:
+        progress(json_).print(str(finding))
+    content = {"schema": "kdbench/lint/1", "findings": [asdict(finding) for finding in findings]}
+    finish(json_, content, count(len(findings), "finding") if findings else "nothing to complain about")
+    raise typer.Exit(FAILED if findings else OK)
+
+
+@app.command(epilog=_EXIT_CODES)
+def version() -> None:
+    """Print the version."""
+    print(__version__)
+
+
+def _check_repo(repo: Path | None) -> None:
+    if repo is not None and not repo.is_dir():
+        raise KdbenchError(f"no repository at {repo}")
+
+
+def _pattern(text: str | None) -> str | None:
+    try:
+        re.compile(text or "")
+    except re.error as error:
+        raise KdbenchError(f"--bench {text!r} is no regular expression: {error}") from error
+    return text
+
+
+def _chosen(option: str, wanted: Sequence[str] | None, known: Sequence[str]) -> Sequence[str]:
+    for name in wanted or ():
+        if name not in known:
+            raise KdbenchError(f"{option} {name}: choose from {', '.join(known)}")
+    return wanted or known
+
+
+def run_command(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line; returns the exit code and lets no expected error out as a traceback."""
+    try:
+        code = app(args=arguments, prog_name="kdbench", standalone_mode=False)
+    except KdbenchError as error:
+        stderr().print(Text(f"kdbench: {error}"))
+        return USER_ERROR
+    except (KeyboardInterrupt, typer.Abort):
+        # Some versions of typer let these through, others turn them into the same code.
+        stderr().print("kdbench: interrupted")
+        return INTERRUPTED
+    except Exception as error:
+        # A usage error is click's class, which typer keeps under a private name: known by what it can do.
+        show = getattr(error, "show", None)
+        if show is None or not hasattr(error, "exit_code"):
+            raise
+        show()
+        return USER_ERROR
+    return code if isinstance(code, int) else OK
+
+
+def main() -> None:
+    """Entry point of the ``kdbench`` command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A µ must not end a run on a terminal that knows ASCII only.
+            stream.reconfigure(errors="replace")
+    sys.exit(run_command())

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A results directory -> one page for people (index.html) and the same for machines (report.json)."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from kdbench import __version__
+from kdbench.analysis import changes, newest
+from kdbench.errors import KdbenchError
+from kdbench.report.document import SCHEMA, document, to_json
+from kdbench.report.page import render
+from kdbench.report.view import places
+from kdbench.results import load, machine_facts
+
+__all__ = ["SCHEMA", "build", "document", "to_json", "write"]
+
+
+def build(
+    results_dir: str | os.PathLike[str], repo: str | os.PathLike[str] | None = None
+) -> tuple[dict[str, Any], str]:
+    """The document ``kdbench/report/1`` and the page.
+
+    Args:
+        results_dir: an asv results directory.
+        repo: a repository that knows its commits; without it the one around ``results_dir`` is tried.
+
+    Raises:
+        KdbenchError: there is no such directory, or not one readable result in it.
+    """
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        frame = load(results_dir, repo)
+        facts = machine_facts(results_dir)
+    complaints = list(dict.fromkeys(str(warning.message) for warning in caught))
+    judged = changes(frame)
+    if judged.empty:
+        found = f"; {len(complaints)} file(s) could not be used, the first: {complaints[0]}" if complaints else ""
+        raise KdbenchError(f"no results in {Path(results_dir)}{found}")
+    latest = newest(judged)
+    page = render(
+        places(latest, judged, facts),
+        source=Path(results_dir).resolve().name,
+        version=__version__,
+        now=datetime.now(UTC),
+        warnings=complaints,
+    )
+    return document(latest, judged, complaints), page
+
+
+def write(
+    results_dir: str | os.PathLike[str], out_dir: str | os.PathLike[str], repo: str | os.PathLike[str] | None = None
+) -> dict[str, Any]:
+    """Write ``index.html`` and ``report.json`` into ``out_dir``, which is made if need be; the document is returned."""
+    content, page = build(results_dir, repo)
+    out = Path(out_dir)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "index.html").write_text(page, encoding="utf-8")
+        (out / "report.json").write_text(to_json(content), encoding="utf-8")
+    except OSError as error:
+        raise KdbenchError(f"cannot write the report to {out}: {error.strerror or error}") from error
+    return content
