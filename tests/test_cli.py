@@ -221,7 +221,7 @@ def test_doctor_prints_everything_and_fails_only_without_a_cpu_backend(
 
 def test_the_installed_command_is_a_process_with_clean_streams(tmp_path: Path) -> None:
     planted(tmp_path / "results", tmp_path / "repo", commits=2)
-    command = [sys.executable, "-c", "from kdbench.cli import main; main()", "report", "--results", "results"]
+    command = [sys.executable, "-m", "kdbench", "report", "--results", "results"]
     done = subprocess.run([*command, "--json"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0
     document(done.stdout, "report")
