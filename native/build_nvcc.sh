@@ -109,7 +109,7 @@ gencode() {
 
 # ---- How
 
-commit=${ASV_COMMIT:-$(git rev-parse HEAD 2>/dev/null || echo unknown)}
+commit=${ASV_COMMIT:-$(git rev-parse --quiet --verify HEAD 2>/dev/null || echo unknown)}
 cxx_flags="-O3 -std=c++17 -fvisibility=hidden -fno-math-errno -fno-trapping-math -Wall -Wextra"
 works() { echo 'int main() {}' | "$CXX" "$@" -Werror -x c++ - -o /dev/null 2>/dev/null; }
 if works -fno-gnu-unique; then cxx_flags+=" -fno-gnu-unique"; fi
