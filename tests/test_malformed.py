@@ -116,7 +116,8 @@ class TestTreeBuild:
             rebuilt = DraftTree.from_parents(
                 tree.token_ids, tree.parents, tree.num_nodes, arguments[3], tree.draft_horizon
             )
-            for name in ("depths", "positions", "first_child", "next_sibling", "tree_mask"):
+            # Siblings are linked in the order of their ranks, which is that of their indices in ordered rows only.
+            for name in ("depths", "positions", "tree_mask"):
                 assert np.array_equal(getattr(tree, name), getattr(rebuilt, name)), name
             for name, array in tree.arrays().items():
                 assert np.array_equal(array[[0, 2]], getattr(expected, name)[[0, 2]]), name

@@ -162,7 +162,6 @@ TEST(tree_build_equals_brute_force) {
             random_tree_input(random, 1 + random.below(3), horizon, topk, budget, 0.1f + 4.0f * trial / 300, levels);
         const TreeBuildOutput tree = run(in), wanted = brute_force(in);
         CHECK_EQ(tree.parents, wanted.parents);
-        CHECK_EQ(tree.status, wanted.status);
         CHECK(tree == wanted);
         for (const int32_t status : tree.status) {
             short_trees += (status & KDT_REQ_SHORT_TREE) != 0;
