@@ -98,8 +98,9 @@ void launch(const kdt_tree_build_params& p, const Plan& plan, unsigned char* wor
     check_launch("the launch of tree_build's kernel");
 }
 
+// More threads than nodes: rows, thresholds and bins outnumber the nodes of a small tree. At 1024 nodes all that fit.
 int threads_for(int budget) {
-    return budget <= 64 ? 128 : budget <= 256 ? 256 : 1024;
+    return budget <= 64 ? 256 : budget <= 256 ? 512 : 1024;
 }
 
 unsigned char* take_workspace(Workspace& workspace, const kdt_tree_build_params& p, const Plan& plan) {
@@ -140,10 +141,10 @@ extern "C" kdt_status kdt_tree_build(const kdt_tree_build_params* params) {
         kdt::Workspace blocks(p.workspace);
         unsigned char* const workspace = build::take_workspace(blocks, p, plan);
         switch (threads) {
-            case 128:
-                return build::launch<128>(p, plan, workspace, device);
             case 256:
                 return build::launch<256>(p, plan, workspace, device);
+            case 512:
+                return build::launch<512>(p, plan, workspace, device);
             default:
                 return build::launch<1024>(p, plan, workspace, device);
         }
