@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# How many of the last commits that changed native/ `make bench` measures, and which of the workloads.
+# How many of the last commits that changed the engine `make bench` measures, and which of the workloads.
 COMMITS ?= 3
 TAG ?= quick
 REPORT ?= .asv/report

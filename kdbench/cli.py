@@ -117,7 +117,8 @@ def verify(
 @app.command(epilog=_EXIT_CODES)
 def run(
     last: Annotated[
-        int, typer.Option("--last", min=1, help="The newest N commits of HEAD's line that changed native/.")
+        int,
+        typer.Option("--last", min=1, help="The newest N commits of HEAD's line that changed the engine's sources."),
     ] = 1,
     commits: Annotated[
         str | None, typer.Option("--commits", help="Instead of --last: NEW, ALL, a..b, HEAD^!, as asv run takes them.")

@@ -35,6 +35,8 @@ _SUITES = {
     "verify_attn": "bench_verify_attn.VerifyAttn",
     "draft_topk": "bench_draft_topk.DraftTopk",
 }
+# What a library is built from: a commit that changes only tests or the bench would be the same one measured twice.
+_ENGINE = tuple(f"native/{name}" for name in ("include", "src", "python", "cmake", "CMakeLists.txt", "pyproject.toml"))
 _GIT_TIMEOUT_S = 60
 
 __all__ = ["FAILED", "INTERRUPTED", "OK", "PRIMARY_MODE", "USER_ERROR", "run", "series_names", "usable_backends"]
@@ -99,9 +101,9 @@ def run(
 
     Args:
         conf_dir: folder of asv.conf.json.
-        commits: N for the newest N of HEAD's first-parent line that changed native/ (the others have the same
-        library); "NEW"
-            for all since the newest one measured; or anything that asv run takes ("ALL", "main~5..main", "HEAD^!").
+        commits: N for the newest N of HEAD's first-parent line that changed the engine's sources (the others have the
+            same library); "NEW" for all since the newest one measured; or anything that asv run takes ("ALL",
+            "main~5..main", "HEAD^!").
         env: asv's environment: "overlay", "virtualenv", or "existing:PYTHON" for what that interpreter holds, saved
             under HEAD.
         tag: only workloads with this tag, e.g. "quick".
@@ -191,7 +193,7 @@ def _commits(conf_dir: Path, results_dir: Path, commits: str | int) -> str | lis
     if isinstance(commits, int):
         if commits < 1:
             raise InvalidArgument(f"commits is {commits}, and at least 1 is expected")
-        line = _git(conf_dir, "rev-list", "--first-parent", f"--max-count={commits}", "HEAD", "--", "native").split()
+        line = _git(conf_dir, "rev-list", "--first-parent", f"--max-count={commits}", "HEAD", "--", *_ENGINE).split()
         if not line:
             raise InvalidArgument(f"no commit of {conf_dir} has a native/ folder to build")
         return line

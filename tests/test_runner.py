@@ -20,16 +20,22 @@ from kdbench.errors import InvalidArgument
 
 @pytest.fixture
 def repo(tmp_path: Path) -> Callable[..., str]:
-    """A repository with four commits, two of which change native/; the function runs git in it."""
+    """A repository with four commits, two of which change the engine; the function runs git in it."""
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(tmp_path), "-c", "user.name=t", "-c", "user.email=t@t", *arguments]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
     git("init", "-q", "-b", "main")
-    (tmp_path / "native").mkdir()
+    (tmp_path / "native" / "src").mkdir(parents=True)
+    (tmp_path / "native" / "tests").mkdir()
     (tmp_path / "asv.conf.json").write_text('{"version": 1, "repo": ".", "results_dir": "results"} // asv allows this')
-    for title, path in [("one", "native/a"), ("two", "README"), ("three", "native/a"), ("four", "README")]:
+    for title, path in [
+        ("one", "native/src/a"),
+        ("two", "README"),
+        ("three", "native/src/a"),
+        ("four", "native/tests/a"),
+    ]:
         (tmp_path / path).write_text(title)
         git("add", "-A")
         git("commit", "-q", "-m", title)
