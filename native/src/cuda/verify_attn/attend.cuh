@@ -231,8 +231,8 @@ __device__ __forceinline__ void attend_tile(const Args& args) {
         next = after;
     }
 
-    // Nothing is on its way any more (the last group is empty); the wait says so to whoever watches shared memory, which
-    // is written again below.
+    // Nothing is on its way any more (the last group is empty); the wait says so to whoever watches shared memory,
+    // which is written again below.
     ptx::cp_async_wait<0>();
     // Sums over a warp's columns, then over the warps that share a row.
     __syncthreads();
