@@ -80,8 +80,8 @@ class Clone:
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
     def commit(self, title: str, throughput: float = 100.0) -> str:
-        """Commit what the working tree holds, and something in native/ that makes every commit a build of its own."""
-        (self.folder / "native" / "TITLE").write_text(title)
+        """Commit what the working tree holds, and something in native/src/ that makes every commit a build of its own."""
+        (self.folder / "native" / "src" / "TITLE").write_text(title)
         self.git("add", "-A")
         self.git("commit", "-q", "-m", title)
         self.commits[title] = self.git("rev-parse", "HEAD")

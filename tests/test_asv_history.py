@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from asv_clone import SERIES, THROUGHPUT, Clone, history, kdbench_run
 
+from kdbench import report
 from kdbench.lint import lint
 
 pytestmark = pytest.mark.slow
@@ -128,6 +129,18 @@ def test_the_feed_names_both_commits(published: Path, measured: Clone) -> None:
     assert f"-25.00% {THROUGHPUT}" in feed
     assert measured.commits["slow"][:8] in feed
     assert measured.commits["seven"][:8] in feed
+
+
+def test_the_report_names_exactly_these_commits(measured: Clone) -> None:
+    out = measured.folder.parent / "report"
+    changes = report.write(measured.folder / "results", out, repo=measured.folder)["changes"]
+    slow = [c for c in changes if c["name"] in SERIES and c["change_percent"] and c["change_percent"] > 300]
+    assert [(c["commit"], c["verdict"]) for c in slow] == [(measured.commits["slow"], "slower")]
+    drops = [c for c in changes if c["name"] == THROUGHPUT and c["verdict"] != "missing"]
+    assert [(c["commit"], c["verdict"], c["change_percent"]) for c in drops] == [
+        (measured.commits["seven"], "slower", -25.0)
+    ]
+    assert measured.commits["slow"][:10] in (out / "index.html").read_text()
 
 
 def test_infinity_is_refused_before_publish_hangs(measured: Clone, published: Path) -> None:
