@@ -53,7 +53,7 @@ $(VENV)/.native: $(VENV)/.bench $(NATIVE_SOURCES)
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation --force-reinstall ./native
 	@touch $@
 
-bench: $(VENV)/.bench
+bench: $(VENV)/.bench $(VENV)/.native
 	$(BIN)/kdbench run --env overlay --last $(COMMITS) --tag $(TAG)
 	@$(MAKE) --no-print-directory report
 
@@ -75,7 +75,7 @@ format: $(VENV)/.test
 	$(BIN)/ruff format .
 	git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs $(BIN)/clang-format -i
 
-doctor: $(VENV)/.bench
+doctor: $(VENV)/.bench $(VENV)/.native
 	$(BIN)/kdbench doctor
 
 clean:

@@ -123,6 +123,10 @@ if [[ -n $nvcc ]]; then
     archs=$(architectures)
     cuda_version=$("$nvcc" --version | sed -n 's/.*release [0-9.]*, V\([0-9.]*\).*/\1/p')
     cuda_flags="-O3 -std=c++17 -lineinfo -Xptxas=--warn-on-spills"
+    # PyPI's toolkit keeps the static runtime in lib/, where its nvcc does not look.
+    toolkit_lib=$(dirname "$(dirname "$nvcc")")/lib
+    nv_libs=
+    [[ ! -f $toolkit_lib/libcudart_static.a ]] || nv_libs=" -L$toolkit_lib"
     nv="$nvcc -ccbin $CXX $cuda_flags -Xptxas=-v$(gencode "$archs") -cudart static"
     nv+=" -Xcompiler=-fPIC,-fvisibility=hidden,-fno-gnu-unique,-Wall -Iinclude -Isrc"
     nv_host="$nvcc -ccbin $CXX -O3 -std=c++17 -DKDT_TEST_CUDA=1 -Xcompiler=-Wall,-Wextra -Iinclude -Isrc -Itests"
@@ -218,7 +222,7 @@ job libkdtree_cpu.so "$link -shared -Wl,--version-script=$exports ${linked[*]} -
 if [[ -n $nvcc ]]; then
     mapfile -t linked < <(objects cuda src/core/build_info.cpp "${cuda_sources[@]}" &&
         objects cpu src/core/{abi,checks,error}.cpp)
-    job libkdtree_cuda.so "$nvcc -ccbin $CXX -shared -cudart static -Xlinker --no-undefined,--exclude-libs,ALL \
+    job libkdtree_cuda.so "$nvcc -ccbin $CXX$nv_libs -shared -cudart static -Xlinker --no-undefined,--exclude-libs,ALL \
         -Xlinker --version-script=$exports ${linked[*]} -o $BUILD_DIR/libkdtree_cuda.so"
 else
     skip "libkdtree_cuda.so: $no_cuda"
@@ -241,7 +245,7 @@ mapfile -t bench < <(objects cpu "${bench_sources[@]}" tests/oracle.cpp)  # the 
 job kdt_tests_cpu "$link ${tests[*]} ${shared[*]} $rpath -lkdtree_cpu -o $BUILD_DIR/kdt_tests_cpu"
 job kdt_bench_cpu "$link ${bench[*]} $rpath -lkdtree_cpu -o $BUILD_DIR/kdt_bench_cpu"
 if [[ -n $nvcc ]]; then
-    nv_link="$nvcc -ccbin $CXX -cudart static -Xlinker -rpath,'\$ORIGIN' -L$BUILD_DIR"
+    nv_link="$nvcc -ccbin $CXX$nv_libs -cudart static -Xlinker -rpath,'\$ORIGIN' -L$BUILD_DIR"
     job kdt_tests_cuda "$nv_link ${tests[*]//$BUILD_DIR\/cpu/$BUILD_DIR/cuda} ${shared[*]} -lkdtree_cuda \
         -o $BUILD_DIR/kdt_tests_cuda"
     job kdt_bench_cuda "$nv_link ${bench[*]//$BUILD_DIR\/cpu/$BUILD_DIR/cuda} -lkdtree_cuda \
