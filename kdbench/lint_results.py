@@ -9,9 +9,14 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from kdbench.lint_shapes import is_number, is_positive, row_cells, short
 from kdbench.timing import roofline_floor
 
 Problem = tuple[str, str, bool]  # series, what is wrong, fatal for asv publish
+
+OWN_TYPE = "kernel"
+# asv interpolates medians in floating point, which may leave the samples' range by a rounding.
+_ROUNDING = 1e-9
 
 
 def check_file(
@@ -20,8 +25,8 @@ def check_file(
     """Problems of a parsed result file.
 
     Args:
-        document: the file, with results, result_columns, params, commit_hash and env_name.
-        benchmarks: benchmarks.json by name.
+        document: the file, of a sound shape by ``kdbench.lint_shapes.result_file``.
+        benchmarks: benchmarks.json by name; {} for an entry that is broken and has been told of.
         recorded: what has a provenance record, see ``kdbench.lint``.
     """
     columns = document["result_columns"]
@@ -29,92 +34,115 @@ def check_file(
         if not isinstance(row, list) or len(row) > len(columns):
             yield name, "its row is not a list of result_columns", True
             continue
+        if not row:
+            yield name, "its row is empty, which says neither what was measured nor that it failed", False
+            continue
         cells = dict(zip(columns, row, strict=False))
-        benchmark = benchmarks.get(name)
+        if problem := row_cells(cells):
+            yield name, problem, True
+            continue
+        benchmark, version = benchmarks.get(name), cells.get("version")
         if benchmark is None:
             yield name, "not in benchmarks.json, and asv leaves it out", False
-        elif cells.get("version") not in (None, benchmark.get("version")):
-            yield name, f"version {cells['version']!r}, and benchmarks.json has {benchmark.get('version')!r}", False
-        params = cells.get("params") or []
-        if not all(isinstance(values, list) for values in params):
-            yield name, "its params are not lists", True
-            continue
-        yield from _check_row(name, cells, list(itertools.product(*params)), benchmark or {}, document, recorded)
+        elif version is None and benchmark.get("type") == OWN_TYPE:
+            yield name, "its version is null, and nobody knows what was measured", False
+        elif benchmark and version not in (None, benchmark.get("version")):
+            yield name, f"version {short(version)}, and benchmarks.json has {short(benchmark.get('version'))}", False
+        yield from _check_row(name, cells, benchmark or {}, document, recorded)
 
 
 def _check_row(
     name: str,
     cells: Mapping[str, Any],
-    combinations: list[tuple[str, ...]],
     benchmark: Mapping[str, Any],
     document: Mapping[str, Any],
     recorded: Collection[tuple[str, ...]],
 ) -> Iterator[Problem]:
-    values = cells.get("result")
+    params, values = cells.get("params") or [], cells.get("result")
+    expected = math.prod(map(len, params))
+    for column, entries in cells.items():
+        listed = column == "samples" or column.startswith("stats_")
+        if listed and entries is not None and len(entries) != expected:
+            yield name, f"{expected} entries of {column} are expected, and there are {len(entries)}", True
+            return
     if values is None:  # all failed
         return
-    if not isinstance(values, list) or len(values) != len(combinations):
-        yield name, f"{len(combinations)} results are expected, and there is {_short(values)}", True
+    if not isinstance(values, list) or len(values) != expected:
+        yield name, f"{expected} results are expected, and there is {short(values)}", True
         return
-    for index, (value, combination) in enumerate(zip(values, combinations, strict=True)):
+    for index, (value, combination) in enumerate(zip(values, itertools.product(*params), strict=True)):
         series = f"{name}({', '.join(combination)})" if combination else name
         if value is None or (isinstance(value, float) and math.isnan(value)):
             continue
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
-            yield series, f"the result is {_short(value)}, and null, NaN or a finite number above 0 is expected", True
+        if not is_positive(value):
+            yield series, f"the result is {short(value)}, and null, NaN or a finite number above 0 is expected", True
             continue
+        yield from ((series, problem, False) for problem in _check_statistics(cells, index, benchmark))
         yield from ((series, problem, False) for problem in _check_samples(cells, index, benchmark))
-        if benchmark.get("type") == "kernel":
+        if benchmark.get("type") == OWN_TYPE:
             plain = tuple(str(_literal(text)) for text in combination)
-            where = (str(document["commit_hash"]), str(document["env_name"]), name, *plain)
+            where = (document["commit_hash"], document["env_name"], name, *plain)
             if where not in recorded:
                 yield series, "no record of a passing digest beside it", False
-            if problem := _too_fast(value, plain, benchmark, str(document["params"].get("gpu", ""))):
+            samples = _cell(cells, "samples", index)
+            fastest = min([value, *filter(is_positive, samples if isinstance(samples, list) else [])])
+            if problem := _too_fast(fastest, plain, benchmark, str(document["params"].get("gpu", ""))):
                 yield series, problem, False
 
 
-def _check_samples(cells: Mapping[str, Any], index: int, benchmark: Mapping[str, Any]) -> Iterator[str]:
-    if _cell(cells, "stats_number", index) is None and _cell(cells, "stats_repeat", index) is not None:
+def _check_statistics(cells: Mapping[str, Any], index: int, benchmark: Mapping[str, Any]) -> Iterator[str]:
+    own = benchmark.get("type") == OWN_TYPE
+    number, repeat = (_cell(cells, column, index) for column in ("stats_number", "stats_repeat"))
+    if number is None and (own or repeat is not None):
         yield "stats_number is null: the type that measured it returned no number"
+    elif number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
+        yield f"stats_number is {short(number)}, and a whole number above 0 is expected"
+    interval = [_cell(cells, column, index) for column in ("stats_ci_99_a", "stats_ci_99_b")]
+    # Of a single sample asv says that its median may be anything.
+    single = not own and repeat in (None, 1)
+    if not single and not all(end is None or is_number(end) for end in interval):
+        yield f"its interval is {interval[0]!r} to {interval[1]!r}, and finite numbers are expected"
+
+
+def _check_samples(cells: Mapping[str, Any], index: int, benchmark: Mapping[str, Any]) -> Iterator[str]:
     samples = _cell(cells, "samples", index)
-    if samples is None and _cell(cells, "stats_repeat", index) is None:
-        return  # a single value, which never had samples
     if samples is None:
-        yield "its samples were not kept: run asv with --record-samples"
+        # A single value of another type never had samples.
+        if benchmark.get("type") == OWN_TYPE or _cell(cells, "stats_repeat", index) is not None:
+            yield "its samples were not kept: run asv with --record-samples"
         return
-    if not isinstance(samples, list) or not all(
-        isinstance(sample, int | float) and math.isfinite(sample) for sample in samples
-    ):
-        yield "its samples are not all finite numbers"
+    if not isinstance(samples, list) or not samples:
+        yield f"its samples are {short(samples)}, and a list of numbers is expected"
         return
-    share = int(benchmark.get("samples_per_process") or benchmark.get("rounds") or 1)
+    if not all(map(is_positive, samples)):
+        yield "its samples are not all finite numbers above 0"
+        return
+    share = benchmark.get("samples_per_process") or benchmark.get("rounds") or 1
     if len(samples) % share:
         yield f"{len(samples)} samples do not come from whole processes of {share}"
+    value = _cell(cells, "result", index)
+    if not min(samples) * (1 - _ROUNDING) <= value <= max(samples) * (1 + _ROUNDING):
+        yield f"the result {short(value)} lies outside its samples, {short(min(samples))} to {short(max(samples))}"
 
 
-def _too_fast(value: float, params: tuple[str, ...], benchmark: Mapping[str, Any], gpu: str) -> str | None:
+def _too_fast(seconds: float, params: tuple[str, ...], benchmark: Mapping[str, Any], gpu: str) -> str | None:
     names = dict(zip(benchmark.get("param_names", []), params, strict=False))
     cost = benchmark.get("workloads", {}).get(names.get("workload", ""))
     if names.get("backend") != "cuda" or not cost:
         return None
     floor = roofline_floor(gpu, cost["bytes_moved"], cost["flops"], str(benchmark.get("timing_mode")))
-    if floor is None or value >= floor:
+    if floor is None or seconds >= floor:
         return None
-    return f"{value * 1e6:.3f} us is faster than the {floor * 1e6:.3f} us that {gpu} needs by its datasheet"
+    return f"{seconds * 1e6:.3f} us is faster than the {floor * 1e6:.3f} us that {gpu} needs by its datasheet"
 
 
 def _cell(cells: Mapping[str, Any], column: str, index: int) -> Any:
     values = cells.get(column)
-    return values[index] if isinstance(values, list) and index < len(values) else None
+    return None if values is None else values[index]
 
 
 def _literal(text: str) -> Any:
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return text
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else text[:37] + "..."

@@ -10,6 +10,7 @@ from asv import util
 from asv.commands.publish import Publish
 from asv.console import log
 
+from kdbench.errors import KdbenchError
 from kdbench.lint import lint
 
 _SHOWN = 20
@@ -21,7 +22,10 @@ def install() -> None:
 
     def run(cls: Any, conf: Any, *args: Any, **kwargs: Any) -> Any:
         repo = Path(conf.repo)
-        findings = lint(Path(conf.results_dir), repo=repo if repo.is_dir() else None, branches=conf.branches)
+        try:
+            findings = lint(Path(conf.results_dir), repo=repo if repo.is_dir() else None, branches=conf.branches)
+        except KdbenchError as error:
+            raise util.UserError(str(error)) from error
         fatal = [str(finding) for finding in findings if finding.fatal]
         if fatal:
             more = [f"... and {len(fatal) - _SHOWN} more"] if len(fatal) > _SHOWN else []
