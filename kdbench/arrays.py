@@ -57,10 +57,9 @@ def view(name: str, array: Array) -> View:
     """Look at ``array``, which error messages call ``name``.
 
     Raises:
-        InvalidArgument: it exposes no array protocol.
+        InvalidArgument: it exposes no array protocol, or has no plain memory that holds its values as they are.
     """
-    module = type(array).__module__.partition(".")[0]
-    if module == "torch":
+    if _is_torch(array):
         return _torch_view(name, array)
     if isinstance(array, np.ndarray):
         return _numpy_view(array, array)
@@ -120,9 +119,21 @@ def _row_major(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
     return tuple(itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
+def _is_torch(array: Array) -> bool:
+    # A subclass of Tensor may live in any module, and DLPack would lose its negative bit.
+    return any(kind.__module__.partition(".")[0] == "torch" for kind in type(array).__mro__)
+
+
 def _torch_view(name: str, tensor: Array) -> View:
-    if not hasattr(tensor, "data_ptr"):
+    if not (hasattr(tensor, "data_ptr") and hasattr(tensor, "layout")):
         raise InvalidArgument(f"{name} is a {type(tensor).__name__}, not a Torch tensor")
+    layout = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
+    if layout != "strided":
+        raise InvalidArgument(f"{name} is a {layout} Torch tensor, and a dense one is expected")
+    if tensor.is_neg() or tensor.is_conj():
+        # Torch applies a lazy sign only when it computes: the memory still holds the values before it.
+        method = "resolve_neg" if tensor.is_neg() else "resolve_conj"
+        raise InvalidArgument(f"{name} is a lazily negated or conjugated Torch view: pass {name}.{method}()")
     kind, index = tensor.device.type, tensor.device.index
     if kind not in ("cpu", "cuda"):
         raise InvalidArgument(f"{name} is on the Torch device {tensor.device}; only cpu and cuda memory can be used")
@@ -214,7 +225,7 @@ def scratch(like: View, nbytes: int, stream: int = 0) -> tuple[Array, int]:
 
 def to_numpy(array: Array) -> np.ndarray[Any, Any]:
     """A host copy (or the host array itself) as NumPy; Torch's bfloat16 comes as uint16 bit patterns."""
-    if type(array).__module__.partition(".")[0] == "torch":
+    if _is_torch(array):
         host = array.detach().cpu()
         if str(host.dtype) == "torch.bfloat16":
             return np.asarray(host.view(importlib.import_module("torch").int16).numpy()).view(np.uint16)

@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import operator
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, TypeVar
 
 from kdbench import native
 from kdbench.arrays import Array, View, check_current_device, empty, scratch, stream_pointer, view
 from kdbench.errors import InvalidArgument
 from kdbench.shapes import Shapes
+
+Record = TypeVar("Record")
 
 
 class Call:
@@ -103,6 +106,25 @@ def _library(backend: str | None, library: native.Library | None, first: View) -
         memory = "host" if chosen == "cpu" else "device"
         raise InvalidArgument(f"backend {chosen!r} needs arrays in {memory} memory, and these are on {first.device}")
     return library or native.load(chosen)
+
+
+def of_type(name: str, value: Any, kind: type[Record]) -> Record:
+    """``value`` when it is a ``kind``, else InvalidArgument about ``name``."""
+    if not isinstance(value, kind):
+        raise InvalidArgument(f"{name} is a {type(value).__name__}, and {kind.__name__} is expected")
+    return value
+
+
+def output_record(value: Any, kind: type[Record]) -> Record | None:
+    """The caller's ``out``: None, or a ``kind`` that lacks none of its fields but optional ones."""
+    if value is None:
+        return None
+    record = of_type("out", value, kind)
+    for field in dataclasses.fields(value):
+        # A field of None would have a new array made that the caller, who gets out back, never sees.
+        if getattr(record, field.name) is None and field.default is dataclasses.MISSING:
+            raise InvalidArgument(f"out.{field.name} is None, and an array to write into is expected")
+    return record
 
 
 def in_range(name: str, value: SupportsIndex, low: int, high: int) -> int:

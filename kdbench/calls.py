@@ -6,12 +6,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from typing import Any
 
 from kdbench import native
 from kdbench.arrays import BF16, MASK_WORD, Array, view
-from kdbench.call_builder import Call, CallBuilder, in_range
+from kdbench.call_builder import Call, CallBuilder, in_range, of_type, output_record
 from kdbench.errors import InvalidArgument
 from kdbench.tree import Acceptance, DraftTopk, DraftTree
 
@@ -36,6 +37,7 @@ def prepare_tree_build(
 ) -> Call:
     """A prepared ``kdbench.tree_build``; values are not looked at, and ``library`` overrides the installed one."""
     call = CallBuilder()
+    out = output_record(out, DraftTree)
     budget = in_range("tree_budget", tree_budget, 0, native.MAX_TREE_BUDGET)
     call.read("topk_log_probs", topk_log_probs, ("B", "D", "K"), "float32")
     call.read("topk_token_ids", topk_token_ids, ("B", "D", "K"), "int32")
@@ -76,6 +78,7 @@ def prepare_tree_accept(
 ) -> Call:
     """A prepared ``kdbench.tree_accept``; ``library`` overrides the installed one."""
     call = CallBuilder()
+    tree, out = of_type("tree", tree, DraftTree), output_record(out, Acceptance)
     call.read("token_ids", tree.token_ids, ("B", "N"), "int32")
     call.read("parents", tree.parents, ("B", "N"), "int32")
     call.read("num_nodes", tree.num_nodes, ("B",), "int32")
@@ -120,15 +123,15 @@ def prepare_verify_attn(
         call.read("num_nodes", num_nodes, ("B",), "int32")
     paging = ("num_pages", "page_size", "max_pages_per_seq")
     sizes = {name: in_range(name, call.shapes[name], 1, 2**31 - 1) for name in paging}
-    if not (math.isfinite(softmax_scale) and softmax_scale > 0):
-        raise InvalidArgument(f"softmax_scale is {softmax_scale}, and a finite number above 0 is expected")
-    call.write("out", out[0] if out else None, (batch, nodes, heads, native.KV_LORA_RANK), element)
-    call.write("lse", out[1] if out else None, (batch, nodes, heads), "float32")
+    scale = _single(softmax_scale)
+    given = (None, None) if out is None else _pair(out)
+    call.write("out", given[0], (batch, nodes, heads, native.KV_LORA_RANK), element)
+    call.write("lse", given[1], (batch, nodes, heads), "float32")
     if status is not None:
         call.write("status", status, (batch,), "int32")
     sizes |= {"batch": batch, "max_nodes": nodes, "num_qo_heads": heads}
     sizes |= {"kv_lora_rank": native.KV_LORA_RANK, "qk_rope_head_dim": native.QK_ROPE_HEAD_DIM}
-    return call.finish("kdt_verify_attn", backend, library, stream, **sizes, softmax_scale=softmax_scale)
+    return call.finish("kdt_verify_attn", backend, library, stream, **sizes, softmax_scale=scale)
 
 
 def prepare_draft_topk(
@@ -142,6 +145,7 @@ def prepare_draft_topk(
 ) -> Call:
     """A prepared ``kdbench.draft_topk``; ``library`` overrides the installed one."""
     call = CallBuilder()
+    out = output_record(out, DraftTopk)
     leading = view("logits", logits).shape[:-1]
     element = call.read("logits", logits, (*leading, "vocab_size"), ("float32", *BF16)).dtype
     vocab_size = in_range("vocab_size", call.shapes["vocab_size"], 1, 2**31 - 1)
@@ -152,3 +156,24 @@ def prepare_draft_topk(
     sizes = {"rows": in_range("the number of rows", math.prod(leading), 0, 2**31 - 1), "vocab_size": vocab_size}
     sizes |= {"topk": topk, "logits_dtype": native.DTYPE_F32 if element == "float32" else native.DTYPE_BF16}
     return call.finish("kdt_draft_topk", backend, library, stream, **sizes)
+
+
+def _single(softmax_scale: float) -> float:
+    # The library holds a float32, in which 1e300 is inf and 1e-50 is 0.
+    try:
+        scale = ctypes.c_float(softmax_scale).value
+    except OverflowError:
+        scale = math.inf
+    except (TypeError, ValueError, RuntimeError):
+        raise InvalidArgument(f"softmax_scale is a {type(softmax_scale).__name__}, and a number is expected") from None
+    if not (math.isfinite(scale) and scale > 0):
+        raise InvalidArgument(f"softmax_scale is {scale} as a float32, and a finite number above 0 is expected")
+    return scale
+
+
+def _pair(out: Any) -> tuple[Array, Array]:
+    if not isinstance(out, tuple | list):
+        raise InvalidArgument(f"out is a {type(out).__name__}, and a tuple (out, lse) is expected")
+    if len(out) != 2 or any(array is None for array in out):
+        raise InvalidArgument("out is not a pair of arrays, and a tuple (out, lse) is expected")
+    return out[0], out[1]

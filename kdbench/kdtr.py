@@ -13,6 +13,7 @@ Layout, version 1::
 from __future__ import annotations
 
 import math
+import mmap
 import os
 import struct
 import zlib
@@ -30,6 +31,8 @@ ALIGNMENT = 64
 MAX_NDIM = 6
 MAX_NAME_BYTES = 47
 
+Buffer = bytes | bytearray | memoryview | mmap.mmap
+
 _HEADER = struct.Struct("<4sIIIQ36sI")
 _ENTRY = struct.Struct("<48sII6QQQII")
 
@@ -44,6 +47,8 @@ _DTYPES: dict[int, np.dtype[Any]] = {
     7: np.dtype("<u2"),
     8: np.dtype("<u4"),
 }
+# NumPy's own bound on the product of an array's sizes and its element size, sizes of 0 left out.
+_MAX_SPAN = np.iinfo(np.intp).max
 _CODES = {dtype.name: code for code, dtype in _DTYPES.items()} | {"bfloat16": 7}
 
 
@@ -65,7 +70,10 @@ def dumps(arrays: Mapping[str, np.ndarray[Any, Any]]) -> bytes:
     data = bytearray()
     start = ALIGNMENT + _ENTRY.size * len(arrays)
     for name, array in arrays.items():
-        encoded = name.encode()
+        try:
+            encoded = name.encode()
+        except UnicodeEncodeError as error:
+            raise KdtrError(f"array name {name!r} has no UTF-8 form") from error
         if not 1 <= len(encoded) <= MAX_NAME_BYTES or b"\0" in encoded:
             raise KdtrError(f"array name {name!r} must be 1 to {MAX_NAME_BYTES} bytes without NUL")
         if array.dtype.name not in _CODES:
@@ -86,15 +94,16 @@ def dumps(arrays: Mapping[str, np.ndarray[Any, Any]]) -> bytes:
     return b"".join((header, struct.pack("<I", zlib.crc32(header)), table, data))
 
 
-def loads(buffer: bytes | bytearray) -> dict[str, np.ndarray[Any, Any]]:
+def loads(source: Buffer) -> dict[str, np.ndarray[Any, Any]]:
     """The arrays of a container, in file order.
 
     Args:
-        buffer: the whole file. Arrays are views into it: writable when it is a bytearray.
+        source: the whole file. Arrays are views into it: writable when it is, as a bytearray.
 
     Raises:
         KdtrError: anything that the layout above does not allow, or a checksum that does not match.
     """
+    buffer = memoryview(source)
     if len(buffer) < ALIGNMENT:
         raise KdtrError(f"a KDTR file has at least {ALIGNMENT} bytes, and this one has {len(buffer)}")
     magic, version, count, table_crc, file_size, zeros, header_crc = _HEADER.unpack_from(buffer)
@@ -125,7 +134,7 @@ def loads(buffer: bytes | bytearray) -> dict[str, np.ndarray[Any, Any]]:
     return arrays
 
 
-def _entry(buffer: bytes | bytearray, index: int, start: int) -> tuple[str, np.ndarray[Any, Any], tuple[int, int]]:
+def _entry(buffer: memoryview, index: int, start: int) -> tuple[str, np.ndarray[Any, Any], tuple[int, int]]:
     raw, code, ndim, *rest = _ENTRY.unpack_from(buffer, ALIGNMENT + _ENTRY.size * index)
     shape, (offset, nbytes, crc, zero) = rest[:MAX_NDIM], rest[MAX_NDIM:]
     encoded, _, padding = raw.partition(b"\0")
@@ -142,17 +151,18 @@ def _entry(buffer: bytes | bytearray, index: int, start: int) -> tuple[str, np.n
     shape = shape[:ndim]
     if math.prod(shape) * _DTYPES[code].itemsize != nbytes:
         raise KdtrError(f"array {name!r} has {nbytes} bytes, which is not what shape {shape} needs")
+    # A 0 among the sizes lets the others be anything in the file, but not in NumPy.
+    if math.prod(size for size in shape if size) * _DTYPES[code].itemsize > _MAX_SPAN:
+        raise KdtrError(f"array {name!r} has shape {shape}, which no array in memory can have")
     if offset % ALIGNMENT or offset < start or offset + nbytes > len(buffer):
         raise KdtrError(f"array {name!r} at byte {offset} is misaligned or outside the data")
-    data = memoryview(buffer)[offset : offset + nbytes]
+    data = buffer[offset : offset + nbytes]
     if zlib.crc32(data) != crc:
         raise KdtrError(f"the checksum of array {name!r} does not match")
-    # An empty array needs no bytes, and frombuffer refuses to read none.
-    array = np.frombuffer(data, _DTYPES[code]) if nbytes else np.empty(0, _DTYPES[code])
-    return name, array.reshape(shape), (offset, offset + nbytes)
+    return name, np.ndarray(shape, _DTYPES[code], data), (offset, offset + nbytes)
 
 
-def _check_gaps(buffer: bytes | bytearray, start: int, spans: list[tuple[int, int, str]]) -> None:
+def _check_gaps(buffer: memoryview, start: int, spans: list[tuple[int, int, str]]) -> None:
     cursor = start
     for begin, end, name in spans:
         if begin < cursor and end > begin:
@@ -160,7 +170,7 @@ def _check_gaps(buffer: bytes | bytearray, start: int, spans: list[tuple[int, in
         if any(buffer[cursor:begin]):
             raise KdtrError(f"the padding before array {name!r} is not zero")
         cursor = max(cursor, end)
-    if any(buffer[cursor:]) or len(buffer) != _aligned(cursor):
+    if len(buffer) != _aligned(cursor) or any(buffer[cursor:]):
         raise KdtrError("the file goes on after its last array")
 
 
@@ -173,13 +183,19 @@ def write(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray[Any, Any
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, np.ndarray[Any, Any]]:
-    """The arrays of the container at ``path``, writable, in file order; bf16 comes as uint16 bit patterns.
+    """The arrays of the container at ``path``, read-only, in file order; bf16 comes as uint16 bit patterns.
+
+    They are views into a map of the file, which lasts as long as one of them: the file may be deleted or replaced (as
+    ``write`` does) meanwhile, but must not be cut short or changed in place.
 
     Raises:
         KdtrError: the file is no sound container; the message starts with its path.
+        OSError: it cannot be opened or mapped.
     """
-    buffer = bytearray(Path(path).read_bytes())
     try:
-        return loads(buffer)
+        with Path(path).open("rb") as file:
+            # An empty file cannot be mapped.
+            size = os.fstat(file.fileno()).st_size
+            return loads(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) if size else b"")
     except KdtrError as error:
         raise KdtrError(f"{path}: {error}") from error

@@ -60,6 +60,11 @@ ARGUMENT_ERRORS = {
         lambda a: a.update(out=reference.tree_build(*(np.repeat(x, 2, axis=0) for x in G1.inputs()[:4]), 7)),
         r"^token_ids has shape \[2, 8\], and \[1, 8\] is expected$",
     ),
+    "out's type": (lambda a: a.update(out=3), "^out is a int, and DraftTree is expected$"),
+    "out's fields": (
+        lambda a: a.update(out=dataclasses.replace(reference.tree_build(*G1.inputs()), parents=None)),
+        "^out.parents is None, and an array to write into is expected$",
+    ),
     "no dfs_order": (
         lambda a: a.update(out=reference.tree_build(*G1.inputs()), dfs_order=True),
         "^dfs_order is wanted, and out has none",
@@ -79,11 +84,20 @@ def test_tree_build_argument_errors(cpu_library, name):
     assert "\n" not in str(caught.value)
 
 
-def test_columns_below_the_floor_may_repeat_a_token(cpu_library):
-    log_probs = np.array([[[-0.1, -np.inf, -np.inf]]], np.float32)
+@pytest.mark.parametrize("low", [-np.inf, np.nextafter(np.float32(-64), np.float32(-65))])
+def test_columns_below_the_floor_may_repeat_a_token(cpu_library, low):
+    log_probs = np.array([[[-0.1, low, low]]], np.float32)
     ids = np.zeros((1, 1, 3), np.int32)
     zero = np.zeros(1, np.int32)
     assert kdbench.tree_build(log_probs, ids, zero, zero, 2).num_nodes.tolist() == [2]
+
+
+def test_columns_at_the_floor_may_not_repeat_a_token(cpu_library):
+    log_probs = np.array([[[-0.1, -64, -64]]], np.float32)
+    zero = np.zeros(1, np.int32)
+    with pytest.raises(InvalidArgument, match=r"^topk_token_ids\[0, 0\] holds token 5 more than once$"):
+        kdbench.tree_build(log_probs, np.array([[[4, 5, 5]]], np.int32), zero, zero, 2)
+    assert kdbench.tree_build(log_probs, np.array([[[4, 5, 6]]], np.int32), zero, zero, 3).num_nodes.tolist() == [4]
 
 
 @pytest.mark.parametrize(
@@ -105,6 +119,15 @@ def test_columns_below_the_floor_may_repeat_a_token(cpu_library):
         (
             lambda t: {"out": reference.tree_accept(dataclasses.replace(t, draft_horizon=4), np.zeros((1, 8), int))},
             r"^accepted_path has shape \[1, 5\], and \[1, 4\] is expected$",
+        ),
+        (lambda t: {"tree": None}, "^tree is a NoneType, and DraftTree is expected$"),
+        (lambda t: {"tree": dataclasses.replace(t, parents=None)}, "^parents is a NoneType, not a NumPy"),
+        (lambda t: {"out": 5}, "^out is a int, and Acceptance is expected$"),
+        (
+            lambda t: {
+                "out": dataclasses.replace(reference.tree_accept(t, np.zeros((1, 8), np.int32)), bonus_token=None)
+            },
+            "^out.bonus_token is None, and an array to write into is expected$",
         ),
     ],
 )
@@ -132,7 +155,14 @@ def test_tree_accept_argument_errors(cpu_library, change, sentence):
         (5, np.zeros((1, 2, 2), np.uint64), r"^tree_mask has shape \[1, 2, 2\], and \[B, N, 1\] is expected$"),
         (5, np.zeros((1, 2, 1), np.uint32), "^tree_mask has dtype uint32, and uint64 or int64 is expected$"),
         (6, np.zeros(2, np.int32), r"^num_nodes has shape \[2\]"),
-        (7, 0.0, "^softmax_scale is 0.0, and a finite number above 0 is expected$"),
+        (7, 0.0, "^softmax_scale is 0.0 as a float32, and a finite number above 0 is expected$"),
+        (7, -1, "^softmax_scale is -1.0 as a float32"),
+        (7, 1e300, "^softmax_scale is inf as a float32"),
+        pytest.param(7, 10**400, "^softmax_scale is inf as a float32", id="beyond float64"),
+        (7, 1e-50, "^softmax_scale is 0.0 as a float32"),
+        (7, "a", "^softmax_scale is a str, and a number is expected$"),
+        (7, None, "^softmax_scale is a NoneType, and a number is expected$"),
+        (7, np.zeros(2), "^softmax_scale is a ndarray, and a number is expected$"),
         (7, float("nan"), "^softmax_scale is nan"),
         (7, float("inf"), "^softmax_scale is inf"),
     ],
@@ -147,12 +177,30 @@ def test_verify_attn_argument_errors(cpu_library, index, value, sentence):
         kdbench.verify_attn(*arguments)
 
 
+@pytest.mark.parametrize("scale", [1, np.float64(1), np.array(1.0)])
+def test_any_number_is_a_softmax_scale(cpu_library, scale):
+    case = attention_case(
+        np.random.default_rng(79), seq_lens=[4], counts=[2], nodes=2, heads=1, page_size=16, kind="tree"
+    )
+    arguments = case.arguments(lambda a: a)[:7]
+    out, lse = kdbench.verify_attn(*arguments, scale)
+    expected, expected_lse = kdbench.verify_attn(*arguments, 1.0)
+    assert np.array_equal(out, expected)
+    assert np.array_equal(lse, expected_lse)
+
+
 def test_verify_attn_output_errors(cpu_library):
     case = attention_case(
         np.random.default_rng(78), seq_lens=[4], counts=[2], nodes=2, heads=1, page_size=16, kind="tree"
     )
     arguments = case.arguments(lambda a: a)
     out, lse = kdbench.verify_attn(*arguments)
+    for wrong in (out, 5):
+        with pytest.raises(InvalidArgument, match=r"^out is a (ndarray|int), and a tuple \(out, lse\) is expected$"):
+            kdbench.verify_attn(*arguments, out=wrong)
+    for wrong in ((), (out,), (out, lse, lse), (out, None)):
+        with pytest.raises(InvalidArgument, match=r"^out is not a pair of arrays, and a tuple \(out, lse\) is"):
+            kdbench.verify_attn(*arguments, out=wrong)
     with pytest.raises(InvalidArgument, match=r"^out has dtype float32, and uint16 is expected$"):
         kdbench.verify_attn(*arguments, out=(out.astype(np.float32), lse))
     with pytest.raises(InvalidArgument, match=r"^lse has shape \[1, 2\], and \[1, 2, 1\] is expected$"):
@@ -178,6 +226,15 @@ def test_verify_attn_output_errors(cpu_library):
 def test_draft_topk_argument_errors(cpu_library, logits, k, sentence):
     with pytest.raises(InvalidArgument, match=sentence):
         kdbench.draft_topk(logits, k)
+
+
+def test_draft_topk_output_errors(cpu_library):
+    logits = np.zeros((2, 5), np.float32)
+    with pytest.raises(InvalidArgument, match=r"^out is a tuple, and DraftTopk is expected$"):
+        kdbench.draft_topk(logits, 2, out=())
+    out = dataclasses.replace(kdbench.draft_topk(logits, 2), token_ids=None)
+    with pytest.raises(InvalidArgument, match=r"^out.token_ids is None, and an array to write into is expected$"):
+        kdbench.draft_topk(logits, 2, out=out)
 
 
 def test_a_library_of_another_backend(cpu_library):

@@ -43,6 +43,34 @@ class TestViews:
         with pytest.raises(InvalidArgument, match="x is on the Torch device meta"):
             arrays.view("x", torch.zeros(2, device="meta"))
 
+    @pytest.mark.filterwarnings("ignore:Sparse CSR", "ignore:The PyTorch API of nested")
+    def test_torch_tensors_without_plain_memory_are_refused(self):
+        torch = pytest.importorskip("torch")
+        for tensor, layout in (
+            (torch.eye(3).to_sparse(), "sparse_coo"),
+            (torch.eye(3).to_sparse_csr(), "sparse_csr"),
+            (torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)]), "nested"),
+        ):
+            with pytest.raises(InvalidArgument, match=f"^x is a {layout} Torch tensor, and a dense one is expected$"):
+                arrays.view("x", tensor)
+        with pytest.raises(InvalidArgument, match=r"^x is a UntypedStorage, not a Torch tensor$"):
+            arrays.view("x", torch.zeros(1).untyped_storage())
+
+    def test_a_lazy_sign_of_torch_is_refused(self):
+        torch = pytest.importorskip("torch")
+
+        class Subclass(torch.Tensor):
+            pass
+
+        negative = torch._neg_view(torch.arange(5.0))
+        for tensor in (negative, negative.as_subclass(Subclass), torch.zeros(2, dtype=torch.complex64).conj().imag):
+            with pytest.raises(InvalidArgument, match=r"^x is a lazily .* Torch view: pass x\.resolve_neg\(\)$"):
+                arrays.view("x", tensor)
+        with pytest.raises(InvalidArgument, match=r"^x is a lazily .* Torch view: pass x\.resolve_conj\(\)$"):
+            arrays.view("x", torch.zeros(2, dtype=torch.complex64).conj())
+        assert arrays.to_numpy(negative.resolve_neg()).tolist() == [0, -1, -2, -3, -4]
+        assert arrays.view("x", torch.zeros(2).as_subclass(Subclass)).framework == "torch"
+
     def test_device_arrays(self):
         seen = arrays.view("x", OnDevice())
         assert (seen.pointer, seen.shape, seen.dtype, seen.device) == (0x7000, (2, 3), "float32", "cuda:1")

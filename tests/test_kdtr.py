@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import struct
 import zlib
 
@@ -33,9 +35,39 @@ def test_what_is_written_is_read(tmp_path):
         assert back[name].dtype == array.dtype
         assert np.array_equal(back[name], array)
         assert back[name].shape == array.shape
-    back["f32"][0] = 5  # views of the file's bytes in memory, not of the file
-    assert kdtr.read(path)["f32"][0] == 0
+        assert not back[name].flags.writeable
+        assert back[name].flags.aligned
     assert [p.name for p in tmp_path.iterdir()] == ["bundle.kdtr"]
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="no /proc to look into")
+def test_read_arrays_are_a_map_that_outlives_the_file(tmp_path):
+    path = tmp_path / "bundle.kdtr"
+    kdtr.write(path, ARRAYS)
+    back = kdtr.read(path)
+    with open("/proc/self/maps") as maps:
+        assert any(line.rstrip().endswith(str(path)) for line in maps)
+    kdtr.write(path, {"f32": np.ones(7, np.float32)})
+    path.unlink()
+    last = back.pop("f32")
+    del back
+    gc.collect()
+    assert np.array_equal(last, ARRAYS["f32"])
+    with pytest.raises(ValueError, match="read-only"):
+        last[0] = 5
+    del last
+    gc.collect()
+    with open("/proc/self/maps") as maps:
+        assert str(path) not in maps.read()
+    links = (os.path.join("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd"))
+    assert not any(str(path) in os.readlink(link) for link in links if os.path.islink(link))
+
+
+def test_arrays_of_a_bytearray_are_writable_views_of_it():
+    data = bytearray(kdtr.dumps({"x": np.array([1, 2], np.uint8)}))
+    kdtr.loads(data)["x"][1] = 9
+    assert data[192:194] == b"\x01\x09"
+    assert not kdtr.loads(bytes(kdtr.dumps({"x": np.array([1, 2], np.uint8)})))["x"].flags.writeable
 
 
 def test_the_layout_is_the_documented_one():
@@ -152,6 +184,19 @@ def test_a_forged_file_is_refused_in_one_sentence(changes, sentence):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "sizes", [{"s0": 2**63, "s1": 0}, {"s0": 0, "s1": 2**62}, {"ndim": 3, "s0": 2**32, "s1": 2**32, "s2": 0}]
+)
+def test_an_empty_array_of_impossible_sizes_is_refused(sizes):
+    with pytest.raises(KdtrError, match=r"^array 'x' has shape \[.*\], which no array in memory can have$"):
+        kdtr.loads(forged(**sizes, nbytes=0))
+
+
+def test_an_empty_array_keeps_the_sizes_that_numpy_can_hold():
+    shape = 0, 2**60, 1
+    assert kdtr.loads(kdtr.dumps({"x": np.zeros(shape, np.int32)}))["x"].shape == shape
+
+
 def test_the_forger_itself_writes_a_sound_file():
     assert kdtr.loads(forged())["x"].tolist() == [[0, 1, 2], [3, 4, 5]]
 
@@ -174,6 +219,7 @@ def test_overlapping_arrays_are_refused():
         ("", np.zeros(1, np.int32), "1 to 47 bytes"),
         ("ü" * 24, np.zeros(1, np.int32), "1 to 47 bytes"),
         ("a\0b", np.zeros(1, np.int32), "without NUL"),
+        ("\ud800", np.zeros(1, np.int32), r"^array name '\\ud800' has no UTF-8 form$"),
         ("x", np.zeros(1, np.int16), "dtype int16"),
         ("x", np.zeros(1, bool), "dtype bool"),
         ("x", np.zeros((1,) * 7, np.int32), "7 dimensions"),
@@ -189,4 +235,7 @@ def test_the_path_stands_in_the_message(tmp_path):
     path = tmp_path / "broken.kdtr"
     path.write_bytes(b"nothing")
     with pytest.raises(KdtrError, match=r"broken\.kdtr: a KDTR file has at least 64 bytes, and this one has 7"):
+        kdtr.read(path)
+    path.write_bytes(b"")
+    with pytest.raises(KdtrError, match=r"broken\.kdtr: a KDTR file has at least 64 bytes, and this one has 0"):
         kdtr.read(path)
