@@ -38,10 +38,12 @@ class History:
 
 
 def read_history(repo: Path, measured: Collection[str]) -> History | None:
-    """The line of first parents that holds most of the measured commits.
+    """The line of first parents that the results belong to.
 
-    A checkout of an old commit therefore does not hide the results of newer ones; HEAD's own line wins a tie. One call
-    of git.
+    Measured work that no other branch has decides for HEAD's line: what is checked out is what one asks about, however
+    little of it is measured. Otherwise it is the line that holds most of the measured commits, HEAD's in a tie. A line
+    that goes on where HEAD stands counts as HEAD's, so that a checkout of an old commit does not hide newer results.
+    One call of git.
 
     Args:
         repo: any folder inside a repository, or a bare one.
@@ -74,13 +76,12 @@ def read_history(repo: Path, measured: Collection[str]) -> History | None:
     wanted = set(measured) & commits.keys()
     if not wanted:
         return None
-    best: tuple[str, ...] = ()
-    best_count = -1
-    for tip in _tips(commits, head):
-        line = _line_to(tip, commits)
-        count = len(wanted.intersection(line))
-        if count > best_count:
-            best, best_count = line, count
+    lines = [_line_to(tip, commits) for tip in _tips(commits, head)]
+    ours = [line for line in lines if head in line]
+    # The part of HEAD's line that it shares at most with lines that lead through HEAD themselves.
+    own = set(ours[0]).difference(*(line for line in lines if head not in line)) if ours else set()
+    # max keeps the first of equals, and the line to HEAD comes first.
+    best = max(ours if wanted & own else lines, key=lambda line: len(wanted.intersection(line)))
     return History(best, commits)
 
 

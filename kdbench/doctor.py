@@ -20,7 +20,8 @@ class Finding:
     """What a probe saw.
 
     Attributes:
-        state: "ok", "warn" (works, but numbers suffer), "missing" (something optional is not there) or "broken".
+        state: "ok", "warn" (works, but numbers suffer), "missing" (something that one can do without is not there) or
+            "broken" (does not work, or is needed and not there).
         found: what is there.
         advice: what to do, "" when nothing.
     """
@@ -35,7 +36,7 @@ class Probe:
     """One line of the report: a name and what was found.
 
     Attributes:
-        needed: nothing can be measured on the CPU without it.
+        needed: ``kdbench run`` cannot measure on the CPU while this is "broken".
     """
 
     name: str
@@ -51,7 +52,7 @@ class Report:
 
     @property
     def can_measure(self) -> bool:
-        """Whether the CPU backend works: all that ``kdbench run`` cannot do without."""
+        """Whether ``kdbench run`` has all that it cannot do without."""
         return not any(probe.needed and probe.finding.state == "broken" for probe in self.probes)
 
     def document(self) -> dict[str, Any]:
@@ -71,12 +72,12 @@ def examine(results_dir: str | os.PathLike[str] = "results") -> Report:
 
     probes: Sequence[tuple[str, Callable[[], Finding], bool]] = [
         ("python", software.python, False),
-        ("git", software.git, False),
-        ("C++ compiler", software.compiler, False),
+        ("git", software.git, True),
+        ("C++ compiler", software.compiler, True),
         ("cmake", lambda: software.build_tool("cmake"), False),
         ("ninja", lambda: software.build_tool("ninja"), False),
         ("nvcc", software.nvcc, False),
-        ("asv", software.asv, False),
+        ("asv", software.asv, True),
         ("report packages", software.report_packages, False),
         ("CPU library", software.cpu_library, True),
         ("CUDA library", software.cuda_library, False),

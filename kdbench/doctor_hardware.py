@@ -42,8 +42,10 @@ def gpu() -> Finding:
 
 def cpu() -> Finding:
     """Model, and the cores that this process may use."""
+    from kdbench.machine import cpu_model
+
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return Finding("ok", f"{_cpu_model()}, {usable} of {os.cpu_count()} core(s) usable, {platform.machine()}")
+    return Finding("ok", f"{cpu_model()}, {usable} of {os.cpu_count()} core(s) usable, {platform.machine()}")
 
 
 def governor() -> Finding:
@@ -86,15 +88,6 @@ def writable(folder: Path) -> Finding:
         return Finding("broken", f"{folder}: {error.strerror}", "choose another --results, or change its permissions")
     found = str(folder) if folder.is_dir() else f"{folder} (will be made)"
     return Finding("ok", found)
-
-
-def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "Model"))]
-    return models[0] if models else platform.processor() or "unknown CPU"
 
 
 def _text(name: str | bytes) -> str:

@@ -171,6 +171,22 @@ def test_the_benchmark_s_own_smallest_effect_counts() -> None:
     assert judge(new, old, direction="lower", min_effect=0.001).threshold == 0.02
 
 
+def test_processes_and_value_that_disagree_claim_nothing() -> None:
+    # Half of the processes are fast and half slow, as with huge pages or without. Nearly every process of the new build
+    # is slower than its like of the old one, and still the median over all samples drops by 15 %.
+    old = [[1.0, 1.0, 1.19]] * 10 + [[1.2, 1.2, 1.2]] * 10
+    new = [[1.01, 1.01, 1.01]] * 10 + [[1.005, 1.21, 1.21]] * 10
+    sides = [
+        Measurement(float(np.median(cells)), process_medians=tuple(np.median(cells, axis=1)))
+        for cells in (np.array(new), np.array(old))
+    ]
+    found = judge(*sides, direction="lower")
+    assert found.p < 0.01
+    assert found.change < -0.1
+    assert found.verdict == "ambiguous"
+    assert found.change_low == found.change < 0 < found.change_high
+
+
 def test_zero_and_negative_numbers_have_no_ratio() -> None:
     assert judge(Measurement(0.0), Measurement(0.0), direction="lower").verdict == "same"
     for new, old in ((1.0, 0.0), (0.0, 1.0), (-1.0, 1.0)):

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kdbench import doctor, native
+from kdbench import doctor, machine, native
 from kdbench import doctor_hardware as hardware
 from kdbench import doctor_software as software
 from kdbench.doctor import Finding, Probe, Report, examine, guarded
@@ -45,9 +45,11 @@ def test_a_machine_with_nothing_still_gets_its_whole_report(monkeypatch: pytest.
         monkeypatch.setitem(sys.modules, name, None)
     report = examine(tmp_path)
     states = {probe.name: probe.finding.state for probe in report.probes}
-    for name in ("git", "C++ compiler", "cmake", "ninja", "asv", "report packages", "CUDA library", "GPU"):
+    for name in ("cmake", "ninja", "report packages", "CUDA library", "GPU"):
         assert states[name] == "missing", name
-    assert states["CPU library"] == "broken"
+    needs = {probe.name for probe in report.probes if probe.needed}
+    assert needs == {"git", "C++ compiler", "asv", "CPU library"}
+    assert {states[name] for name in needs} == {"broken"}
     assert not report.can_measure
     assert len(states) == len(examine(tmp_path).probes)
 
@@ -91,6 +93,55 @@ def test_the_cpu_library_is_tried_and_not_only_found(
 
     monkeypatch.setattr(reference, "tree_build", wrong)
     assert software.cpu_library().state == "broken"
+
+
+@pytest.fixture
+def only_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A machine whose PATH has a C++ compiler and git, and whose interpreter has no library."""
+    for name in ("c++", "git"):
+        tool = tmp_path / name
+        tool.write_text("#!/bin/sh\necho version 1\n")
+        tool.chmod(0o755)
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("KDTREE_NATIVE_DIR", str(tmp_path))
+    monkeypatch.setattr(software, "_version", lambda name: software._ASV.get(name))
+    return tmp_path
+
+
+def test_no_cpu_library_is_fatal_only_without_a_compiler(only_a_compiler: Path) -> None:
+    report = examine(only_a_compiler)
+    library = next(probe.finding for probe in report.probes if probe.name == "CPU library")
+    assert (library.state, library.advice) == ("missing", "make test installs one")
+    assert report.can_measure
+    (only_a_compiler / "c++").unlink()
+    assert software.cpu_library().state == "broken"
+
+
+@pytest.mark.parametrize("lacking", ["c++", "git", "asv"])
+def test_kdbench_run_needs_git_a_compiler_and_asv(
+    cpu_library: native.Library, only_a_compiler: Path, monkeypatch: pytest.MonkeyPatch, lacking: str
+) -> None:
+    monkeypatch.setenv("KDTREE_NATIVE_DIR", str(cpu_library.path.parent))
+    assert examine(only_a_compiler).can_measure
+    if lacking == "asv":
+        monkeypatch.setattr(software, "_version", lambda _: None)
+    else:
+        (only_a_compiler / lacking).unlink()
+    report = examine(only_a_compiler)
+    broken = [probe.name for probe in report.probes if probe.needed and probe.finding.state == "broken"]
+    assert broken == [{"c++": "C++ compiler"}.get(lacking, lacking)]
+    assert not report.can_measure
+
+
+def test_reports_are_made_without_scipy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(software, "_version", lambda name: None if name == "scipy" else "1")
+    assert software.report_packages().state == "ok"
+
+
+def test_the_cpu_has_one_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "cpu_model", lambda: "Abacus 9")
+    assert hardware.cpu().found.startswith("Abacus 9, ")
 
 
 def test_no_cuda_library_is_missing_and_not_broken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from asv_writer import AsvDirectory, benchmark, git_repository, planted, processes
+from asv_writer import AsvDirectory, benchmark, git, git_commit, git_repository, planted, processes
 from jsonschema import Draft202012Validator
 
 from kdbench import units
@@ -168,6 +168,19 @@ def test_nothing_slower_and_cannot_tell_are_different_headlines(tmp_path: Path) 
     assert "too few processes to tell (2 and 2; 5 and 5 can)" in few
 
 
+def test_a_slow_head_is_reported_though_another_branch_has_more_results(tmp_path: Path) -> None:
+    repo = tmp_path / "repo"
+    hashes = git_repository(repo, list("ABCD"))
+    git(repo, "checkout", "-q", "-b", "side", hashes[1])
+    directory = AsvDirectory(tmp_path / "results", [benchmark("s.kern_x")])
+    rng = np.random.default_rng(1)
+    for day, commit in enumerate([*hashes, git_commit(repo, "X", 4)]):
+        directory.add(commit, {"s.kern_x": [processes(rng, 150e-6 if day == 4 else 100e-6)]}, day=day)
+    content, _ = build(directory.root, repo)
+    assert content["summary"] == {"slower": 1}
+    assert content["series"][0]["change_percent"] == pytest.approx(50, abs=3)
+
+
 def test_failed_and_absent_are_said_with_their_reason(tmp_path: Path) -> None:
     directory = AsvDirectory(tmp_path / "results", [benchmark(f"s.kern_{name}") for name in "xyz"])
     good = [processes(np.random.default_rng(1), 1e-3)]
@@ -175,6 +188,7 @@ def test_failed_and_absent_are_said_with_their_reason(tmp_path: Path) -> None:
     path = directory.add("b" * 40, {"s.kern_x": [None], "s.kern_y": good}, day=1)
     record = {
         "schema": "kdbench/failure/1",
+        "kind": "build",
         "commit": "b" * 40,
         "env_name": "virtualenv-py3.11",
         "output_tail": "error: <oops>",

@@ -255,6 +255,44 @@ def test_a_build_that_failed_is_failed_with_its_recorded_reason(directory: AsvDi
     assert only(frame, status="skipped")["reason"] == "skipped: no usable GPU"
 
 
+def failure(kind: str, tail: str, **extra: str) -> str:
+    """A line of failures.jsonl about commit A."""
+    place = {"commit": A, "env_name": "virtualenv-py3.11"}
+    return json.dumps({"schema": "kdbench/failure/1", "kind": kind, **place, "output_tail": tail, **extra})
+
+
+KERN = {"benchmark": "suite.Kern.kern_hot"}
+TRACEBACK = """For parameters: 'small', 64
+Traceback (most recent call last):
+  File "bench.py", line 3, in kern_hot
+    raise DigestMismatch(error)
+kdbench.golden.DigestMismatch: token_ids differ
+warning: pages are small"""
+RAISED = "the benchmark failed: kdbench.golden.DigestMismatch: token_ids differ"
+UNKNOWN = "the benchmark or its build failed; asv keeps no reason in this file"
+BUILD = "the commit does not build: error: no"
+
+
+@pytest.mark.parametrize(
+    ("lines", "kern", "other"),
+    [
+        ([failure("benchmark", TRACEBACK, **KERN)], RAISED, UNKNOWN),
+        ([failure("benchmark", "Killed", **KERN)], "the benchmark failed: Killed", UNKNOWN),
+        ([failure("build", "error: no"), failure("benchmark", TRACEBACK, **KERN)], RAISED, BUILD),
+        ([failure("benchmark", TRACEBACK, **KERN), failure("build", "error: no")], BUILD, BUILD),
+        ([failure("weather", "error: rain", **KERN)], UNKNOWN, UNKNOWN),
+        ([failure("benchmark", TRACEBACK)], UNKNOWN, UNKNOWN),
+    ],
+    ids=["raised", "killed", "built_since", "no_longer_builds", "unknown_kind", "no_benchmark"],
+)
+def test_a_benchmark_s_failure_is_its_own(directory: AsvDirectory, lines: list[str], kern: str, other: str) -> None:
+    path = directory.add(A, {"suite.Kern.kern_hot": [None] * 4, "suite.track_tok_s": [None]})
+    (path.parent / "failures.jsonl").write_text("\n".join(lines))
+    frame = load(directory.root)
+    assert set(frame.loc[frame["name"] == KERN["benchmark"], "reason"]) == {kern}
+    assert only(frame, name="suite.track_tok_s")["reason"] == other
+
+
 def test_samples_are_cut_by_what_a_process_gave() -> None:
     samples = [1.0, 1.1, 1.2, 2.0, 2.1, 2.2]
     assert process_medians(samples, 2) == [1.1, 2.1]

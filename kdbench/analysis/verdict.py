@@ -114,6 +114,8 @@ def _by_processes(new: Measurement, old: Measurement, change: float, threshold: 
     p = rank_p(a, b)
     low, high = _ratio_interval(a, b, change)
     counts = f"{len(a)} and {len(b)} processes"
+    # The word comes from the change, the certainty from the processes: an interval over zero says that they disagree on
+    # the direction, as they can when processes are of two kinds.
     if p <= ALPHA and abs(change) >= threshold and low * high > 0:
         return Judgement(_word(change), change, low, high, p, threshold, "processes", f"p = {p:.2g}, {counts}")
     if _within(low, high, threshold):
