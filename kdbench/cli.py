@@ -4,7 +4,7 @@
 Exit codes, of every verb:
 
 ==== =====================================================================================================
-0    done; for doctor: the CPU backend works
+0    done; for doctor: kdbench run works here
 1    a user error or bad input: a wrong option, no such directory, nothing readable; one sentence on stderr
 2    something measured failed, was wrong, or could not be done; for lint: there is a finding
 130  interrupted; what was measured before is kept
@@ -61,7 +61,7 @@ TagOption = Annotated[str | None, typer.Option("--tag", help="Only workloads wit
 
 @app.command(epilog=_EXIT_CODES)
 def doctor(results: ResultsOption = Path("results"), json_: JsonOption = False) -> None:
-    """Say what this machine has, what it lacks and what to do. Exits with 2 only if the CPU backend cannot work."""
+    """Say what this machine has, what it lacks and what to do. Exits with 2 when kdbench run cannot work."""
     from kdbench.doctor import examine
 
     found = examine(results)
@@ -84,7 +84,8 @@ def report(
     content = write(results, out, repo)
     for warning in content["warnings"]:
         stderr().print(Text(f"warning: {warning}"))
-    summary = ", ".join(f"{count} {verdict}" for verdict, count in content["summary"].items())
+    words = {"missing": "n/a"}
+    summary = ", ".join(f"{count} {words.get(verdict, verdict)}" for verdict, count in content["summary"].items())
     finish(json_, content, Text(f"{out / 'index.html'}: {summary}"))
 
 
@@ -174,7 +175,10 @@ def run(
 def lint(
     results: Annotated[Path, typer.Argument(help="asv results directory.")] = Path("results"),
     repo: Annotated[
-        Path | None, typer.Option("--repo", help="Also ask whether every commit is on a branch of this repository.")
+        Path | None,
+        typer.Option(
+            "--repo", help="Repository whose branches must hold the commits; by default the one around the results."
+        ),
     ] = None,
     json_: JsonOption = False,
 ) -> None:

@@ -3,7 +3,7 @@
 
 ``golden.json`` holds one entry a workload. tree_build and tree_accept are bit-exact on every backend, so theirs is a
 SHA-256 of the output bytes. Attention and log-probs are not, so theirs is a sketch of the oracle's answer for a few
-rows: enough to see a wrong kernel, small enough to commit. ``python -m kdbench.verify --write-golden`` writes the
+rows: enough to see a wrong kernel, small enough to commit. ``python -m kdbench.golden_writer`` writes the
 file.
 """
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from kdbench import gpu_probe
 
-_ENVIRONMENT = re.compile(r"^(CUDA_|NVIDIA_|OMP_|OPENBLAS_|MKL_|KDTREE_|KDBENCH_|MALLOC_|LD_PRELOAD)")
+_ENVIRONMENT = re.compile(r"^(CUDA_|OMP_|OPENBLAS_|MKL_|KDTREE_|KDBENCH_|MALLOC_|LD_PRELOAD)")
 _DISTRIBUTIONS = ("kdbench", "kdtree-native", "numpy", "cupy", "cupy-cuda13x", "cupy-cuda12x", "asv", "asv_runner")
 
 

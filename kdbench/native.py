@@ -166,7 +166,8 @@ def library_path(backend: str) -> Path:
     locations = list(spec.submodule_search_locations or ()) if spec else []
     if not locations:
         raise BackendUnavailable(
-            f"{name} is missing: install kdtree-native, or let KDTREE_NATIVE_DIR name the folder that holds it"
+            f"{name} is missing: run 'pip install ./native' in the repository, or let KDTREE_NATIVE_DIR name the "
+            "folder that holds it"
         )
     for location in locations:
         if (path := Path(location) / name).is_file():

@@ -134,7 +134,12 @@ def run(
         raise InvalidArgument(f"no benchmark fits the selection{' (' + excluded + ')' if excluded else ''}")
     results_dir = conf_dir / _results_dir(conf_dir)
     existing = env.startswith("existing")
-    chosen = _git(conf_dir, "rev-parse", "HEAD").split() if existing else _commits(conf_dir, results_dir, commits)
+    identity = {**machine.identity(), **({"machine": machine_name} if machine_name else {})}
+    chosen = (
+        _git(conf_dir, "rev-parse", "HEAD").split()
+        if existing
+        else _commits(conf_dir, results_dir / identity["machine"], commits)
+    )
     command = [sys.executable, "-m", "asv", "run", "--config", str(conf_dir / "asv.conf.json"), "-E", env]
     command += ["--record-samples", "--show-stderr"]
     environment = {**os.environ, **({"KDBENCH_MACHINE": machine_name} if machine_name else {})}
@@ -146,7 +151,7 @@ def run(
         environment["KDBENCH_RESUME_ROUNDS"] = str(rounds or ROUNDS)
         command.append("--skip-existing")
     command += ["-a", f"rounds={rounds}"] if rounds is not None else []
-    if not existing:
+    if not existing and not dry_run:
         # A machine drifts over minutes: commits take turns, each round in the opposite order, so that all see it alike.
         command.append("--interleave-rounds")
     for name in names:
@@ -157,7 +162,6 @@ def run(
             arguments = [] if dry_run else ["--set-commit-hash", chosen[0]]
         code = drive([*command, *arguments], conf_dir, environment, output)
     if not dry_run:
-        identity = {**machine.identity(), **({"machine": machine_name} if machine_name else {})}
         provenance.append(
             results_dir / identity["machine"] / "runs.jsonl",
             {
@@ -188,7 +192,7 @@ def _range(commits: str | list[str]) -> Iterator[list[str]]:
         yield [f"HASHFILE:{path}"]
 
 
-def _commits(conf_dir: Path, results_dir: Path, commits: str | int) -> str | list[str]:
+def _commits(conf_dir: Path, machine_dir: Path, commits: str | int) -> str | list[str]:
     """What asv should measure: full hashes, or a range that asv understands itself."""
     if isinstance(commits, int):
         if commits < 1:
@@ -199,8 +203,8 @@ def _commits(conf_dir: Path, results_dir: Path, commits: str | int) -> str | lis
         return line
     if commits != "NEW":
         return commits
-    line = _git(conf_dir, "rev-list", "--first-parent", "HEAD").split()
-    measured = {path.name[:8] for path in results_dir.glob("*/*.json") if path.name[8:9] == "-"}
+    line = _git(conf_dir, "rev-list", "--first-parent", "HEAD", "--", *_ENGINE).split()
+    measured = {path.name[:8] for path in machine_dir.glob("*.json") if path.name[8:9] == "-"}
     known = next((index for index, commit in enumerate(line) if commit[:8] in measured), len(line) - 1)
     # From the newest known one, which may be unfinished, up: an interrupt then leaves no hole behind it.
     return line[: known + 1][::-1]

@@ -100,7 +100,7 @@ class Workload:
             return golden.load()[self.name]
         except KeyError:
             raise KdbenchError(
-                f"workload {self.name} has no golden output: run python -m kdbench.verify --write-golden, and commit it"
+                f"workload {self.name} has no golden output: run python -m kdbench.golden_writer, and commit it"
             ) from None
 
     @property

@@ -17,7 +17,7 @@ from kdbench.lint import lint
 
 pytestmark = pytest.mark.slow
 
-ROUNDS = 2
+ROUNDS = 3
 BENCH = "^(" + "|".join(re.escape(name) for name in (SERIES, THROUGHPUT)) + ")$"
 
 

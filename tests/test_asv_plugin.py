@@ -22,7 +22,18 @@ from asv import environment, step_detect, util
 from asv.plugins.regressions import Regressions
 from asv.results import Results
 
-from kdbench.asv_plugin import builds, directions, machine_entry, offline, overlay, progress, saving, steps, tables
+from kdbench.asv_plugin import (
+    builds,
+    directions,
+    machine_entry,
+    offline,
+    overlay,
+    progress,
+    publish_gate,
+    saving,
+    steps,
+    tables,
+)
 
 ENTRY = {"machine": "box", "os": "Linux", "arch": "x86_64", "cpu": "c", "num_cpu": "2", "ram": "24GB", "gpu": ""}
 
@@ -283,7 +294,7 @@ BENCHMARK = {
 
 @pytest.mark.parametrize(
     ("value", "repeat", "done"),
-    [(1e-6, 100, True), (1e-6, 80, False), (1e-6, 120, True), (None, None, True), (math.nan, None, False)],
+    [(1e-6, 100, True), (1e-6, 80, False), (1e-6, 120, True), (None, None, False), (math.nan, None, False)],
 )
 def test_what_counts_as_done(value: Any, repeat: int | None, done: bool) -> None:
     results = _results(BENCHMARK["params"], [value, 1.0, 1.0, 1.0], [repeat, 100, 100, 100])
@@ -292,7 +303,7 @@ def test_what_counts_as_done(value: Any, repeat: int | None, done: bool) -> None
 
 def test_new_parameters_and_versions_are_not_done() -> None:
     results = _results([["'a'", "'b'"]], [1e-6, None], [100, None])
-    assert [progress.is_done(results, BENCHMARK, index, 5) for index in range(4)] == [True, True, False, False]
+    assert [progress.is_done(results, BENCHMARK, index, 5) for index in range(4)] == [True, False, False, False]
     assert not progress.is_done(results, {**BENCHMARK, "version": "2"}, 0, 5)
 
 
@@ -314,7 +325,10 @@ def test_only_unfinished_combinations_are_left() -> None:
 
     chosen = Chosen({"suite.kern_hot": BENCHMARK})
     assert view.get_result_keys(chosen) == set()
+    # A failure is tried again.
     Chosen.benchmark_selection = {"suite.kern_hot": [0, 2]}
+    assert view.get_result_keys(chosen) == set()
+    Chosen.benchmark_selection = {"suite.kern_hot": [0]}
     assert view.get_result_keys(chosen) == {"suite.kern_hot"}
     assert view.get_result_value("suite.kern_hot", []) == [1.0]
 
@@ -355,3 +369,59 @@ def test_asv_still_has_every_member_that_is_wrapped() -> None:
     version = subprocess.run([sys.executable, "-m", "asv", "--version"], capture_output=True, text=True).stdout
     assert "0.6.6" in version
     assert list(itertools.islice(util.iter_subclasses(environment.Environment), 50)).count(overlay.Overlay) == 1
+
+
+@pytest.fixture
+def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[Any], Path]:
+    """Publish behind the gate, what got through to asv, and a results folder with one sound value in it."""
+    from asv.commands.publish import Publish
+
+    published: list[Any] = []
+    monkeypatch.setattr(Publish, "run", classmethod(lambda cls, conf: published.append(conf)))
+    publish_gate.install()
+    (tmp_path / "box").mkdir()
+    entry = {"name": "suite.track_x", "type": "track", "params": [], "param_names": [], "version": "1"}
+    (tmp_path / "benchmarks.json").write_text(json.dumps({"version": 2, "suite.track_x": entry}))
+    (tmp_path / "box" / "machine.json").write_text(json.dumps({**ENTRY, "version": 1}))
+    _one_result(tmp_path, {"suite.track_x": [[1.0], [], "1"]})
+    conf = SimpleNamespace(results_dir=str(tmp_path), repo="https://example.org/x.git", branches=["main"])
+    return lambda **options: Publish.run(SimpleNamespace(**{**vars(conf), **options})), published, tmp_path
+
+
+def _one_result(results_dir: Path, results: Any) -> None:
+    document = {"version": 2, "commit_hash": "0" * 40, "env_name": "e", "date": 1, "python": "3.11", "requirements": {}}
+    columns = ["result", "params", "version"]
+    text = json.dumps({**document, "params": ENTRY, "result_columns": columns, "results": results})
+    (results_dir / "box" / "00000000-e.json").write_text(text)
+
+
+def test_sound_results_are_published(gate: tuple[Any, list[Any], Path]) -> None:
+    publish, published, _ = gate
+    publish()
+    assert len(published) == 1
+
+
+@pytest.mark.parametrize(
+    ("results", "problem"),
+    [({"suite.track_x": [[math.inf], [], "1"]}, "the result is inf"), ([], r"its results is \[\]")],
+)
+def test_publish_refuses_fatal_findings(gate: tuple[Any, list[Any], Path], results: Any, problem: str) -> None:
+    publish, published, folder = gate
+    _one_result(folder, results)
+    with pytest.raises(util.UserError, match=problem):
+        publish()
+    assert published == []
+
+
+def test_publish_refuses_a_repository_that_git_cannot_read(gate: tuple[Any, list[Any], Path]) -> None:
+    publish, published, folder = gate
+    with pytest.raises(util.UserError, match="not a git repository"):
+        publish(repo=str(folder))
+    assert published == []
+
+
+def test_a_finding_that_is_not_fatal_does_not_stop_publish(gate: tuple[Any, list[Any], Path]) -> None:
+    publish, published, folder = gate
+    _one_result(folder, {"suite.track_gone": [[1.0], [], "1"]})
+    publish()
+    assert len(published) == 1

@@ -80,13 +80,16 @@ def test_numbers_count_commits_that_changed_the_engine(repo: Any, asked: list[An
     assert asked[0][0][-1] == [repo("rev-parse", "HEAD~1"), repo("rev-parse", "HEAD~3")]
 
 
-def test_new_starts_at_the_newest_measured_one(repo: Any, asked: list[Any], tmp_path: Path) -> None:
-    known = repo("rev-parse", "HEAD~2")
-    box = tmp_path / "results" / "box"
-    box.mkdir(parents=True)
-    (box / f"{known[:8]}-overlay-py3.11.json").write_text("{}")
-    runner.run(tmp_path, commits="NEW", tag="quick")
-    assert asked[0][0][-1] == [known, repo("rev-parse", "HEAD~1"), repo("rev-parse", "HEAD")]
+def test_new_starts_at_the_newest_one_measured_here(repo: Any, asked: list[Any], tmp_path: Path) -> None:
+    engine = [repo("rev-parse", "HEAD~3"), repo("rev-parse", "HEAD~1")]
+    for box, commit in (("box", engine[0]), ("another", engine[1])):
+        folder = tmp_path / "results" / box
+        folder.mkdir(parents=True)
+        (folder / f"{commit[:8]}-overlay-py3.11.json").write_text("{}")
+    runner.run(tmp_path, commits="NEW", tag="quick", machine_name="box")
+    assert asked[0][0][-1] == engine
+    runner.run(tmp_path, commits="NEW", tag="quick", machine_name="another")
+    assert asked[1][0][-1] == engine[1:]
 
 
 def test_ranges_and_options_are_passed_on(repo: Any, asked: list[Any], tmp_path: Path) -> None:
@@ -116,6 +119,9 @@ def test_every_run_leaves_a_record(repo: Any, asked: list[Any], tmp_path: Path) 
     assert record["commits"] == [repo("rev-parse", "HEAD~1")]
     assert record["machine"]["machine"] == "box-7"
     runner.run(tmp_path, tag="quick", machine_name="box-8", dry_run=True)
+    # asv refuses both at once.
+    assert "--dry-run" in asked[1][0]
+    assert "--interleave-rounds" not in asked[1][0]
     assert "--dry-run" in asked[1][0]
     assert not (tmp_path / "results" / "box-8").exists()
 

@@ -69,7 +69,8 @@ def test_a_slower_kernel_reads_slower_by_its_own_cost(monkeypatch: pytest.Monkey
         launch()
 
     monkeypatch.setattr(subject.call, "launch", delayed)
-    assert min(measure(subject, "hot", 5).samples) == pytest.approx(500e-6, rel=0.5)
+    # The spin bounds it from below; above, only the order of magnitude is the clock's and not the machine's.
+    assert 499e-6 < min(measure(subject, "hot", 5).samples) < 50e-3
 
 
 def test_a_call_that_writes_nothing_while_timed_gets_no_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from kdbench import provenance
 from kdbench.asv_plugin import machine_entry
 
 _TAIL = 4000
-_reported: set[tuple[str, str]] = set()
+_failed: dict[tuple[str, str], util.ProcessError] = {}
 
 
 def install() -> None:
@@ -37,14 +37,19 @@ def _keep_logs() -> None:
     original = environment.Environment.install_project
 
     def install_project(self: Any, conf: Any, repo: Any, commit_hash: str) -> None:
+        known = (commit_hash, self.name)
+        if known in _failed:
+            # Rounds take turns, and each would build the commit again.
+            raise _failed[known]
         try:
             original(self, conf, repo, commit_hash)
         except util.ProcessError as error:
+            _failed[known] = error
             _report(self, conf, commit_hash, error)
             raise
         except (util.UserError, OSError) as error:
             # A command that is not there, or no wheel: asv would end the whole run.
-            failure = util.ProcessError(["build"], 1, "", str(error))
+            failure = _failed[known] = util.ProcessError(["build"], 1, "", str(error))
             _report(self, conf, commit_hash, failure)
             raise failure from error
 
@@ -52,9 +57,6 @@ def _keep_logs() -> None:
 
 
 def _report(env: Any, conf: Any, commit_hash: str, error: Any) -> None:
-    if (commit_hash, env.name) in _reported:
-        return
-    _reported.add((commit_hash, env.name))
     output = output_of(error)
     folder = Path(conf.env_dir).parent / "logs"
     path = folder / f"{commit_hash[:8]}-{env.name}.log"

@@ -15,6 +15,7 @@ from typing import Any
 
 from asv import machine as asv_machine
 from asv import util
+from asv.commands.compare import Compare
 
 from kdbench import machine
 
@@ -41,6 +42,7 @@ def install() -> None:
 
     asv_machine.Machine.save = remember
     asv_machine.Machine.hardcoded_machine_name = entry["machine"]
+    _compare_here(entry["machine"])
     path = Path(asv_machine.MachineCollection.get_machine_file_path())
     try:
         add_entry(path, entry)
@@ -48,6 +50,17 @@ def install() -> None:
         fallback = _FALLBACK.absolute()
         add_entry(fallback, entry)
         asv_machine.MachineCollection.get_machine_file_path = staticmethod(lambda: str(fallback))
+
+
+def _compare_here(name: str) -> None:
+    """Let ``asv compare`` take this machine's results when there are others beside them, instead of asking which."""
+    original = Compare.run.__func__
+
+    def run(cls: Any, /, conf: Any, *args: Any, machine: str | None = None, **options: Any) -> Any:
+        here = name if (Path(conf.results_dir) / name).is_dir() else None
+        return original(cls, conf, *args, machine=machine or here, **options)
+
+    Compare.run = classmethod(run)
 
 
 def add_entry(path: Path, entry: dict[str, str]) -> None:

@@ -31,9 +31,10 @@ class Progress:
 
 
 def is_done(results: Any, benchmark: Mapping[str, Any], index: int, rounds: int) -> bool:
-    """Whether ``results`` hold one parameter combination in full: a failure, or the samples of all rounds.
+    """Whether ``results`` hold one parameter combination in full: the samples of all rounds.
 
-    n/a is not done: nothing tells a backend that was missing from a combination that was not asked for.
+    n/a is not done: nothing tells a backend that was missing from a combination that was not asked for. Neither is a
+    failure, which may have been a passing one: it is tried again, and fails the next run again if it was not.
     """
     name, params = benchmark["name"], benchmark["params"]
     if name not in results.get_result_keys({name: benchmark}):
@@ -43,9 +44,7 @@ def is_done(results: Any, benchmark: Mapping[str, Any], index: int, rounds: int)
     if combination not in set(itertools.product(*old_params)):
         return False
     value = results.get_result_value(name, params)[index]
-    if value is None:
-        return True
-    if util.is_nan(value):
+    if value is None or util.is_nan(value):
         return False
     stats = results.get_result_stats(name, params)[index] or {}
     wanted = rounds * int(benchmark.get("samples_per_process", 1))

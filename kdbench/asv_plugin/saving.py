@@ -152,6 +152,9 @@ def _wrap_runs() -> None:
             benchmarks = _unfinished(benchmarks, results, int(rounds))
             if not benchmarks:
                 return results
+            if options.get("run_rounds"):
+                # asv begins a series anew in the first round of a run; rounds of an interrupted one count as well.
+                options["append_samples"] = True
         try:
             return original(benchmarks, env, results=results, **options)
         finally:
