@@ -24,15 +24,16 @@ endif
 
 NATIVE_SOURCES := $(shell find native -type f -not -path 'native/build*' 2>/dev/null)
 
-.PHONY: bench test report lint format doctor clean help
+.PHONY: bench test report gpu-check lint format doctor clean help
 .DEFAULT_GOAL := help
 
 help:
-	@echo 'make bench   measure the last $(COMMITS) commits of the engine and write $(REPORT)/index.html'
-	@echo 'make test    run the tests'
-	@echo 'make report  write the report again from results/'
-	@echo 'make lint    ruff, mypy, clang-format, codespell'
-	@echo 'make doctor  what this machine has, lacks, and what to do about it'
+	@echo 'make bench      measure the last $(COMMITS) commits of the engine and write $(REPORT)/index.html'
+	@echo 'make test       run the tests'
+	@echo 'make report     write the report again from results/'
+	@echo 'make gpu-check  C++ tests, sanitizers and GPU tests, on a machine with a GPU'
+	@echo 'make lint       ruff, mypy, clang-format, codespell'
+	@echo 'make doctor     what this machine has, lacks, and what to do about it'
 
 $(VENV)/.python:
 	@$(PYTHON) -c 'import sys; sys.exit("kdbench needs Python 3.11 or newer, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
@@ -62,6 +63,16 @@ report: $(VENV)/.bench
 
 test: $(VENV)/.test $(VENV)/.native
 	$(BIN)/python -m pytest
+
+# Everything that only a GPU can show: C++ tests, sanitizers, GPU tests. GPU_PYTHON may be an interpreter outside .venv.
+GPU_PYTHON ?= $(BIN)/python
+gpu-check:
+	BUILD_DIR=build native/build_nvcc.sh
+	PYTHONPATH=. $(GPU_PYTHON) tests/bundles.py native/build/bundles
+	native/build/kdt_tests_cuda native/build/bundles/*.kdtr
+	compute-sanitizer --tool memcheck --error-exitcode 9 native/build/kdt_tests_cuda native/build/bundles/*.kdtr
+	compute-sanitizer --tool racecheck --error-exitcode 9 native/build/kdt_tests_cuda native/build/bundles/*.kdtr
+	KDTREE_NATIVE_DIR=$(CURDIR)/native/build PYTHONPATH=. $(GPU_PYTHON) -m pytest -m "gpu and not slow"
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
