@@ -37,6 +37,8 @@ _SUITES = {
 }
 # What a library is built from: a commit that changes only tests or the bench would be the same one measured twice.
 _ENGINE = tuple(f"native/{name}" for name in ("include", "src", "python", "cmake", "CMakeLists.txt", "pyproject.toml"))
+# What asv run takes besides ranges of git.
+_NO_RANGES = ("ALL", "EXISTING", "TAGS")
 _GIT_TIMEOUT_S = 60
 
 __all__ = ["FAILED", "INTERRUPTED", "OK", "PRIMARY_MODE", "USER_ERROR", "run", "series_names", "usable_backends"]
@@ -202,6 +204,8 @@ def _commits(conf_dir: Path, machine_dir: Path, commits: str | int) -> str | lis
             raise InvalidArgument(f"no commit of {conf_dir} has a native/ folder to build")
         return line
     if commits != "NEW":
+        if commits not in _NO_RANGES and not commits.startswith("HASHFILE:"):
+            _git(conf_dir, "rev-list", "--max-count=1", *commits.split(), "--")  # asv would end in a traceback
         return commits
     line = _git(conf_dir, "rev-list", "--first-parent", "HEAD", "--", *_ENGINE).split()
     measured = {path.name[:8] for path in machine_dir.glob("*.json") if path.name[8:9] == "-"}

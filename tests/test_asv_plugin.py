@@ -425,3 +425,10 @@ def test_a_finding_that_is_not_fatal_does_not_stop_publish(gate: tuple[Any, list
     _one_result(folder, {"suite.track_gone": [[1.0], [], "1"]})
     publish()
     assert len(published) == 1
+
+
+def test_an_interrupt_between_benchmarks_needs_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    saving._short_interrupt(KeyboardInterrupt, KeyboardInterrupt(), None)
+    assert capsys.readouterr().err == "Interrupted.\n"
+    saving._short_interrupt(ValueError, ValueError("else"), None)
+    assert "ValueError: else" in capsys.readouterr().err

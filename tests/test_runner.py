@@ -102,6 +102,15 @@ def test_ranges_and_options_are_passed_on(repo: Any, asked: list[Any], tmp_path:
     assert sum(word == "-b" for word in words) == 2  # hot and cold, on the CPU
 
 
+@pytest.mark.parametrize("commits", ["nonsense..x", "--upload-pack=x", "no-such-tag"])
+def test_a_range_that_git_does_not_know_is_one_sentence(
+    repo: Any, asked: list[Any], tmp_path: Path, commits: str
+) -> None:
+    with pytest.raises(InvalidArgument, match="no commits to measure"):
+        runner.run(tmp_path, commits=commits, tag="quick")
+    assert asked == []
+
+
 def test_existing_environments_are_saved_under_head(repo: Any, asked: list[Any], tmp_path: Path) -> None:
     runner.run(tmp_path, env="existing:/usr/bin/python3", tag="quick")
     words = asked[0][0]

@@ -11,9 +11,11 @@ import json
 import math
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import asv.commands.find
@@ -38,6 +40,7 @@ def install() -> None:
     _save_often()
     _stop_after_saving()
     _wrap_runs()
+    sys.excepthook = _short_interrupt
     if os.environ.get(RESUME_VARIABLE):
         _skip_finished()
 
@@ -136,6 +139,14 @@ def _stop_after_saving() -> None:
         )
 
     runner._run_benchmark_single_param = single
+
+
+def _short_interrupt(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+    """Ctrl-C between benchmarks, where asv does not expect it, needs no traceback: everything is saved."""
+    if issubclass(kind, KeyboardInterrupt):
+        print("Interrupted.", file=sys.stderr)
+    else:
+        sys.__excepthook__(kind, value, trace)
 
 
 def _wrap_runs() -> None:
