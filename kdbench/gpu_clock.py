@@ -19,7 +19,7 @@ from kdbench.call_builder import Call
 from kdbench.machine import gpu_state
 from kdbench.timing import BUDGET_S, LONGEST_CALL_S, Measurement, MeasuringError, Subject, poison, refuse_impossible
 
-# A long graph is steadier: with R = (200, 2200) the spread of a 1.6 us kernel is 0.2 %, with (50, 550) it is 1 %.
+# Work by which a sample's two graphs differ: far above the resolution of events, and the longer the steadier.
 _LONG_SPAN_S = 4e-3
 _MAX_SPAN = 2000
 _LONGEST_GRAPH = _MAX_SPAN + _MAX_SPAN // 10
