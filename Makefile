@@ -66,13 +66,15 @@ test: $(VENV)/.test $(VENV)/.native
 
 # Everything that only a GPU can show: C++ tests, sanitizers, GPU tests. GPU_PYTHON may be an interpreter outside .venv.
 GPU_PYTHON ?= $(BIN)/python
+# The caller's own PYTHONPATH stays: such an interpreter may find its packages through it.
+GPU_PATH := PYTHONPATH=.$(if $(PYTHONPATH),:$(PYTHONPATH))
 gpu-check:
 	BUILD_DIR=build native/build_nvcc.sh
-	PYTHONPATH=. $(GPU_PYTHON) tests/bundles.py native/build/bundles
+	$(GPU_PATH) $(GPU_PYTHON) tests/bundles.py native/build/bundles
 	native/build/kdt_tests_cuda native/build/bundles/*.kdtr
 	compute-sanitizer --tool memcheck --error-exitcode 9 native/build/kdt_tests_cuda native/build/bundles/*.kdtr
 	compute-sanitizer --tool racecheck --error-exitcode 9 native/build/kdt_tests_cuda native/build/bundles/*.kdtr
-	KDTREE_NATIVE_DIR=$(CURDIR)/native/build PYTHONPATH=. $(GPU_PYTHON) -m pytest -m "gpu and not slow"
+	KDTREE_NATIVE_DIR=$(CURDIR)/native/build $(GPU_PATH) $(GPU_PYTHON) -m pytest -m "gpu and not slow"
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

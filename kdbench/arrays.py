@@ -191,8 +191,25 @@ def _allocating_on(like: View, stream: int) -> Iterator[None]:
         ):
             yield
     else:
-        with importlib.import_module("cupy").cuda.ExternalStream(stream):
+        with _cupy_stream(importlib.import_module("cupy").cuda, stream):
             yield
+
+
+class _StreamHandle:
+    """A CUDA stream somebody else owns, as the ``__cuda_stream__`` protocol hands it over (version 0)."""
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.handle
+
+
+def _cupy_stream(cuda: Any, handle: int) -> Any:
+    """cupy 14 replaced ExternalStream by the protocol; earlier ones know the class alone."""
+    if hasattr(cuda.Stream, "from_external"):
+        return cuda.Stream.from_external(_StreamHandle(handle))
+    return cuda.ExternalStream(handle)
 
 
 def empty(like: View, shape: Sequence[int], dtype: str, stream: int = 0) -> Array:
