@@ -94,6 +94,9 @@ def verify(
     kernel: KernelOption = None,
     backend: BackendOption = None,
     tag: TagOption = None,
+    workload: Annotated[
+        str | None, typer.Option("--workload", help="Only workloads whose name fits this regular expression.")
+    ] = None,
     json_: JsonOption = False,
 ) -> None:
     """Check every workload's output against its golden one. Exits with 2 if one is wrong or none could be checked."""
@@ -103,12 +106,14 @@ def verify(
     kernels = _chosen("--kernel", kernel, workloads.KERNELS)
     backends = _chosen("--backend", backend, native.BACKENDS)
     outcomes = []
-    for outcome in check(kernels, backends, tag):
+    for outcome in check(kernels, backends, tag, _pattern("--workload", workload) or ""):
         outcomes.append(outcome)
         line = f"{outcome.status:5} {outcome.kernel} {outcome.workload} {outcome.backend} {outcome.detail}"
         progress(json_).print(line.rstrip())
     if not outcomes:
-        raise KdbenchError(f"no workload has the tag {tag!r}")
+        asked = [f"the tag {tag!r}"] if tag is not None else []
+        asked += [f"a name that fits {workload!r}"] if workload is not None else []
+        raise KdbenchError(f"no workload has {' and '.join(asked) or 'such a kernel and backend'}")
     counts = {status: sum(outcome.status == status for outcome in outcomes) for status in ("ok", "wrong", "n/a")}
     content = {"schema": "kdbench/verify/1", "summary": counts, "workloads": [asdict(o) for o in outcomes]}
     finish(json_, content, ", ".join(f"{count} {status}" for status, count in counts.items()))
@@ -149,7 +154,7 @@ def run(
         commits=commits or last,
         env=env,
         tag=tag,
-        bench=_pattern(bench),
+        bench=_pattern("--bench", bench),
         kernels=_chosen("--kernel", kernel, workloads.KERNELS),
         backends=_chosen("--backend", backend, native.BACKENDS),
         modes=_chosen("--mode", mode, ("hot", "cold", "primary")) if mode else None,
@@ -207,11 +212,11 @@ def _check_repo(repo: Path | None) -> None:
         raise KdbenchError(f"no repository at {repo}")
 
 
-def _pattern(text: str | None) -> str | None:
+def _pattern(option: str, text: str | None) -> str | None:
     try:
         re.compile(text or "")
     except re.error as error:
-        raise KdbenchError(f"--bench {text!r} is no regular expression: {error}") from error
+        raise KdbenchError(f"{option} {text!r} is no regular expression: {error}") from error
     return text
 
 

@@ -91,8 +91,7 @@ class Subject:
         self.workload = workload
         self.backend = backend
         self.library = library
-        host = workload.inputs()
-        self.inputs: Mapping[str, Any] = _to_device(host) if backend == "cuda" else host
+        self.inputs: Mapping[str, Any] = workload.inputs(_array_module(backend))
         self.call = self.prepare(self.inputs)
 
     def prepare(self, inputs: Mapping[str, Any]) -> Call:
@@ -177,15 +176,17 @@ def refuse_impossible(workload: Workload, gpu: str | None, mode: str, seconds: f
 def stopwatch_digest() -> str:
     """SHA-256 of the modules that decide what a sample is, so that records tell which stopwatch they came from."""
     state = hashlib.sha256()
-    for name in ("timing", "cpu_clock", "gpu_clock", "call_builder", "workload_inputs"):
+    for name in ("timing", "cpu_clock", "gpu_clock", "call_builder", "workload_inputs", "counter_bits"):
         state.update(Path(__file__).with_name(f"{name}.py").read_bytes())
     return state.hexdigest()
 
 
-def _to_device(arrays: Mapping[str, Any]) -> dict[str, Any]:
+def _array_module(backend: str) -> Any:
+    if backend != "cuda":
+        return np
     import cupy
 
-    return {name: cupy.asarray(array) for name, array in arrays.items()}
+    return cupy
 
 
 def _to_host(array: Any) -> np.ndarray[Any, Any]:

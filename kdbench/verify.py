@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -31,11 +32,21 @@ def verify(
     kernels: Sequence[str] = workloads.KERNELS,
     backends: Sequence[str] = native.BACKENDS,
     tag: str | None = None,
+    pattern: str = "",
 ) -> Iterator[Outcome]:
-    """Check the workloads of ``kernels`` one by one, each in fresh, poisoned outputs."""
+    """Check the workloads of ``kernels`` one by one, each in fresh, poisoned outputs.
+
+    Args:
+        kernels, backends: which ones.
+        tag: only workloads with this tag.
+        pattern: only workloads in whose name this regular expression is found.
+    """
+    wanted = re.compile(pattern)
     missing = {backend: native.available(backend) for backend in backends}
     for workload in workloads.every():
         if workload.kernel not in kernels or (tag is not None and tag not in workload.tags):
+            continue
+        if not wanted.search(workload.name):
             continue
         for backend in backends:
             if backend not in workload.backends:

@@ -4,7 +4,7 @@
 A frozen workload must give the same bytes on every machine and under every NumPy. So nothing here uses
 ``numpy.random.Generator``, whose streams may change: only the raw output of PCG64, which is promised not to, and
 operations that IEEE 754 rounds in one way. The one exception, exp and log of a log-softmax, is done in float64 and
-rounded to float32.
+rounded to float32. Inputs of gigabytes come from ``kdbench.counter_bits`` instead, on the device that reads them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from kdbench import counter_bits
 
 Array = NDArray[Any]
 
@@ -92,7 +94,9 @@ def draft_log_probs(seed: int, *, batch: int, horizon: int, topk: int, form: str
     }
 
 
-def random_tree(bits: Bits, *, batch: int, nodes: int, horizon: int, form: str) -> tuple[Array, Array, Array]:
+def random_tree(
+    bits: Bits, *, batch: int, nodes: int, horizon: int, form: str, even: bool = False
+) -> tuple[Array, Array, Array]:
     """Valid trees with ragged sizes.
 
     Args:
@@ -100,6 +104,7 @@ def random_tree(bits: Bits, *, batch: int, nodes: int, horizon: int, form: str) 
         batch, nodes, horizon: B, N, D.
         form: "chain", or "bushy" (early nodes have many children, as in best-first trees, and a spine reaches the
         horizon).
+        even: every tree has N nodes.
 
     Returns:
         parents i32[B, N] (-1 for root and pads), depths i32[B, N], num_nodes i32[B]; request 0 always has N nodes.
@@ -119,7 +124,7 @@ def random_tree(bits: Bits, *, batch: int, nodes: int, horizon: int, form: str) 
         depths[:, node] = depths[everyone, above] + 1
         deepest = np.where(depths[:, node] > depths[everyone, deepest], node, deepest)
     num_nodes = np.full(batch, nodes, np.int32)
-    if form == "bushy":
+    if form == "bushy" and not even:
         num_nodes[1:] -= 1 + bits.below(max(1, nodes // 4), batch - 1).astype(np.int32)
     pads = np.arange(nodes) >= num_nodes[:, None]
     parents[pads], depths[pads] = -1, 0
@@ -176,44 +181,76 @@ def tree_mask(parents: Array, num_nodes: Array) -> Array:
     return mask
 
 
-def attention_sizes(seed: int, *, batch: int, nodes: int, prefix: int, horizon: int) -> dict[str, Array]:
+def attention_sizes(
+    seed: int, *, batch: int, nodes: int, prefix: int, horizon: int, even: bool = False
+) -> dict[str, Array]:
     """The part of ``attention`` that says how much work there is: seq_lens, num_nodes i32[B] and tree_mask."""
     bits = Bits(seed)
-    parents, _, num_nodes = random_tree(bits, batch=batch, nodes=nodes, horizon=horizon, form="bushy")
+    parents, _, num_nodes = random_tree(bits, batch=batch, nodes=nodes, horizon=horizon, form="bushy", even=even)
     seq_lens = np.full(batch, prefix, np.int32)
-    seq_lens[1:] -= bits.below(prefix // 4 + 1, batch - 1).astype(np.int32)
+    if not even:
+        seq_lens[1:] -= bits.below(prefix // 4 + 1, batch - 1).astype(np.int32)
     return {"seq_lens": seq_lens, "tree_mask": tree_mask(parents, num_nodes), "num_nodes": num_nodes}
 
 
 def attention(
-    seed: int, *, batch: int, nodes: int, heads: int, prefix: int, page_size: int, horizon: int
-) -> dict[str, Array]:
+    seed: int,
+    *,
+    batch: int,
+    nodes: int,
+    heads: int,
+    prefix: int,
+    page_size: int,
+    horizon: int,
+    even: bool = False,
+    hashed: bool = False,
+    xp: Any = np,
+) -> dict[str, Any]:
     """Everything verify_attn reads, bf16 as uint16 words.
 
     Lengths are ragged (request 0 has the whole prefix), pages are scattered, and all values are random: zeros would
     draw less power and run faster than real data.
 
+    Args:
+        seed: literal seed.
+        batch, nodes, heads, prefix, page_size, horizon: B, N, H, P, page_size, D.
+        even: every request has the whole prefix and N nodes, as in tables of other libraries.
+        hashed: q and the cache come from ``kdbench.counter_bits``.
+        xp: numpy or cupy, whose arrays are returned; the bytes are the same.
+
     Returns:
         q_nope u16[B, N, H, 512], q_pe u16[B, N, H, 64], kv_cache u16[pages, page_size, 576],
         block_table i32[B, pages per request], seq_lens i32[B], tree_mask u64[B, N, W], num_nodes i32[B].
     """
-    sizes = attention_sizes(seed, batch=batch, nodes=nodes, prefix=prefix, horizon=horizon)
+    sizes = attention_sizes(seed, batch=batch, nodes=nodes, prefix=prefix, horizon=horizon, even=even)
     bits = Bits(seed + 1_000_000)
     pages = -(-(prefix + nodes) // page_size)
     scattered = np.argsort(bits.raw("<u8", batch * pages), kind="stable")
-    return {
-        "q_nope": _bf16(bits, _Q_EXPONENT, batch, nodes, heads, KV_LORA_RANK),
-        "q_pe": _bf16(bits, _Q_EXPONENT, batch, nodes, heads, QK_ROPE_HEAD_DIM),
-        "kv_cache": _bf16(bits, _KV_EXPONENT, batch * pages, page_size, KV_LORA_RANK + QK_ROPE_HEAD_DIM),
-        "block_table": scattered.reshape(batch, pages).astype(np.int32),
-        **sizes,
+    shapes = {
+        "q_nope": (_Q_EXPONENT, (batch, nodes, heads, KV_LORA_RANK)),
+        "q_pe": (_Q_EXPONENT, (batch, nodes, heads, QK_ROPE_HEAD_DIM)),
+        "kv_cache": (_KV_EXPONENT, (batch * pages, page_size, KV_LORA_RANK + QK_ROPE_HEAD_DIM)),
     }
+    if hashed:
+        values = {
+            name: counter_bits.bf16_words(seed * 16 + at, exponent, shape, xp)
+            for at, (name, (exponent, shape)) in enumerate(shapes.items())
+        }
+    else:
+        values = {name: _bf16(bits, exponent, *shape) for name, (exponent, shape) in shapes.items()}
+    arrays = {**values, "block_table": scattered.reshape(batch, pages).astype(np.int32), **sizes}
+    return {name: xp.asarray(array) for name, array in arrays.items()}
 
 
-def draft_logits(seed: int, *, rows: int, dtype: str) -> dict[str, Array]:
-    """Logits of a drafter: f32 or bf16 words [rows, VOCAB_SIZE], bell-shaped, standard deviation 4.6."""
+def draft_logits(seed: int, *, rows: int, dtype: str, hashed: bool = False, xp: Any = np) -> dict[str, Any]:
+    """Logits of a drafter: f32 or bf16 words [rows, VOCAB_SIZE], bell-shaped, standard deviation 4.6.
+
+    ``hashed`` ones, which are bf16, come from ``kdbench.counter_bits``; ``xp`` is numpy or cupy.
+    """
+    if hashed:
+        return {"logits": counter_bits.bell_bf16(seed, (rows, VOCAB_SIZE), xp)}
     logits = (Bits(seed).bell(rows, VOCAB_SIZE) * 4).astype(np.float32)
-    return {"logits": logits if dtype == "f32" else (logits.view(np.uint32) >> 16).astype(np.uint16)}
+    return {"logits": xp.asarray(logits if dtype == "f32" else (logits.view(np.uint32) >> 16).astype(np.uint16))}
 
 
 def _bf16(bits: Bits, exponent: int, *shape: int) -> Array:

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The workloads themselves. Append-only: never edit, reorder or remove a line, since each is a series of results.
 
-Budgets and node counts come in two kinds on purpose: 63, 255 fill 64-wide tiles once the root is added, 64, 256 spill
-one node.
+Budgets and node counts come in two kinds on purpose: 63, 255, 1023 fill 64-wide tiles once the root is added, 64, 256,
+1024 spill one node.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -22,6 +23,17 @@ def _workload(
 ) -> Workload:
     tags = frozenset({"quick"} if quick else ())
     return Workload(name, kernel, seed, MappingProxyType(shape), backends, tags, roofline)
+
+
+def _device(workload: Workload, suffix: str = "", peak: bool = False, **shape: Any) -> Workload:
+    """``workload`` with inputs that are made where they are read, and measured on a GPU only."""
+    return replace(
+        workload,
+        name=workload.name + suffix,
+        shape=MappingProxyType({**workload.shape, **shape, "hashed": True}),
+        backends=_CUDA,
+        tags=frozenset({"peak"} if peak else ()),
+    )
 
 
 def _build(seed: int, budget: int, horizon: int, topk: int, batch: int, form: str, quick: bool = False) -> Workload:
@@ -85,6 +97,18 @@ def _attn(
         page_size=page_size,
         horizon=7,
     )
+
+
+def _single(seed: int, heads: int, nodes: int, prefix: int, page_size: int = 64, peak: bool = False) -> Workload:
+    """Batch 1, for a GPU."""
+    return _device(_attn(seed, heads, nodes, prefix, 1, page_size), peak=peak)
+
+
+def _even(
+    seed: int, heads: int, nodes: int, prefix: int, batch: int, page_size: int = 64, peak: bool = False
+) -> Workload:
+    """Requests of equal length, for a GPU."""
+    return _device(_attn(seed, heads, nodes, prefix, batch, page_size), "-even", peak, even=True)
 
 
 def _topk(
@@ -156,6 +180,80 @@ _ALL = (
     _topk(4002, 15, 64, "bf16"),
     _topk(4003, 7, 16, "f32"),
     _topk(4004, 120, 64, "bf16", _CUDA),
+    # Each budget at batch 1 and 64.
+    _build(1016, 63, 15, 64, 64, "sharp"),
+    _build(1017, 64, 7, 16, 64, "sharp"),
+    _build(1018, 255, 15, 64, 1, "sharp"),
+    _build(1019, 255, 15, 64, 64, "sharp"),
+    _build(1020, 256, 7, 64, 64, "sharp"),
+    _build(1021, 256, 15, 64, 64, "tied"),
+    _build(1022, 1023, 15, 64, 1, "sharp"),
+    _build(1023, 1023, 15, 64, 64, "sharp"),
+    _build(1024, 1024, 15, 64, 64, "sharp"),
+    _accept(2009, 7, 7, 1, "full"),
+    _accept(2010, 7, 7, 1, "half"),
+    _accept(2011, 7, 7, 1, "none"),
+    _accept(2012, 7, 7, 64, "full"),
+    _accept(2013, 7, 7, 64, "half"),
+    _accept(2014, 7, 7, 64, "none"),
+    _accept(2015, 63, 7, 1, "full"),
+    _accept(2016, 63, 7, 1, "half"),
+    _accept(2017, 63, 7, 1, "none"),
+    _accept(2018, 63, 7, 64, "full"),
+    _accept(2019, 63, 7, 64, "half"),
+    _accept(2020, 63, 7, 64, "none"),
+    _accept(2021, 255, 15, 1, "full"),
+    _accept(2022, 255, 15, 1, "half"),
+    _accept(2023, 255, 15, 1, "none"),
+    _accept(2024, 255, 15, 64, "full"),
+    _accept(2025, 255, 15, 64, "half"),
+    _accept(2026, 255, 15, 64, "none"),
+    _accept(2027, 1023, 15, 1, "full"),
+    _accept(2028, 1023, 15, 64, "full"),
+    _accept(2029, 64, 7, 64, "full"),
+    _accept(2030, 256, 15, 64, "full"),
+    _accept(2031, 1024, 15, 1, "full"),
+    _accept(2032, 1024, 15, 64, "full"),
+    # The shapes at which other libraries' kernels are timed.
+    _single(3201, 8, 8, 1024),
+    _single(3202, 8, 8, 4096),
+    _single(3203, 8, 64, 4096),
+    _single(3204, 16, 64, 1024),
+    _single(3205, 16, 64, 16384),
+    _single(3206, 64, 16, 4096),
+    _single(3207, 64, 64, 4096),
+    _single(3208, 16, 256, 16384),
+    _even(3209, 8, 8, 4096, 8),
+    _even(3210, 8, 64, 4096, 8),
+    _even(3211, 16, 64, 1024, 8),
+    _even(3212, 16, 64, 4096, 8),
+    _even(3213, 64, 64, 4096, 8),
+    _even(3214, 16, 256, 4096, 8),
+    _even(3215, 16, 64, 1024, 32),
+    _even(3216, 16, 64, 4096, 32),
+    _even(3217, 16, 128, 16384, 32, peak=True),
+    _even(3218, 8, 8, 65536, 32, peak=True),
+    _even(3219, 16, 1, 1024, 128),
+    _even(3220, 128, 1, 4096, 128, peak=True),
+    # Node counts that fill tiles, and that spill one node.
+    _single(3221, 16, 65, 4096),
+    _single(3222, 8, 257, 4096),
+    _single(3223, 16, 257, 4096),
+    _single(3224, 8, 1024, 4096),
+    _single(3225, 8, 1025, 4096),
+    _single(3226, 16, 1024, 16384),
+    _single(3227, 128, 256, 16384),
+    _even(3228, 64, 65, 4096, 8),
+    # Page size 1 beside page size 64.
+    _single(3229, 8, 8, 65536, 1),
+    _single(3230, 16, 64, 4096, 1),
+    _single(3231, 16, 64, 16384, 1),
+    _single(3232, 16, 256, 16384, 1),
+    _single(3233, 8, 1025, 4096, 1),
+    _even(3234, 16, 64, 4096, 8, 1),
+    _even(3235, 64, 64, 4096, 8, 1),
+    _even(3236, 8, 8, 65536, 32, 1, peak=True),
+    _device(_topk(4005, 960, 64, "bf16"), peak=True),
 )
 
 REGISTRY = MappingProxyType({workload.name: workload for workload in _ALL})

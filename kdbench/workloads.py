@@ -35,7 +35,8 @@ class Workload:
         seed: literal seed of the inputs.
         shape: the sizes and forms that the inputs are made from; which ones depends on the kernel.
         backends: where it is measured.
-        tags: "quick" marks the short list that ``make bench`` runs on a CPU.
+        tags: "quick" marks the short list that ``make bench`` runs on a CPU, "peak" those whose inputs are hundreds
+            of megabytes.
         roofline: what bounds it on a data-centre GPU: "latency", "memory" or "compute".
     """
 
@@ -47,17 +48,20 @@ class Workload:
     tags: frozenset[str]
     roofline: str
 
-    def inputs(self) -> dict[str, np.ndarray[Any, Any]]:
-        """The input arrays in host memory, the same bytes each time."""
+    def inputs(self, xp: Any = np) -> dict[str, Any]:
+        """The input arrays, the same bytes each time: of numpy in host memory, or of ``xp`` = cupy on the device."""
         shape = dict(self.shape)
+        if self.kernel == "verify_attn":
+            return make.attention(self.seed, **shape, xp=xp)
+        if self.kernel == "draft_topk":
+            del shape["topk"], shape["vocab_size"]
+            return make.draft_logits(self.seed, **shape, xp=xp)
         if self.kernel == "tree_build":
             del shape["budget"]
-            return make.draft_log_probs(self.seed, **shape)
-        if self.kernel == "tree_accept":
-            return make.tree_to_accept(self.seed, **shape)
-        if self.kernel == "verify_attn":
-            return make.attention(self.seed, **shape)
-        return make.draft_logits(self.seed, rows=shape["rows"], dtype=shape["dtype"])
+            arrays = make.draft_log_probs(self.seed, **shape)
+        else:
+            arrays = make.tree_to_accept(self.seed, **shape)
+        return {name: xp.asarray(array) for name, array in arrays.items()}
 
     def prepare(self, arrays: Mapping[str, Any], backend: str, library: Library | None = None) -> Call:
         """A call over ``arrays`` (``inputs()``, or copies of them in device memory), with fresh outputs."""
@@ -122,7 +126,8 @@ class Workload:
         """Bytes and FLOPs, from the shape (and for verify_attn from the tree masks themselves)."""
         sizes: Mapping[str, Any] = {}
         if self.kernel == "verify_attn":
-            chosen = {name: self.shape[name] for name in ("batch", "nodes", "prefix", "horizon")}
+            read = ("batch", "nodes", "prefix", "horizon", "even")
+            chosen = {name: self.shape[name] for name in read if name in self.shape}
             sizes = make.attention_sizes(self.seed, **chosen)
         return workload_costs.COSTS[self.kernel](self.shape, sizes)
 

@@ -86,6 +86,8 @@ def test_report_names_what_it_could_not_read_on_stderr(kd: Run, tmp_path: Path) 
         (("verify", "--backend", "xpu"), "--backend xpu: choose from cpu, cuda"),
         (("verify", "--kernel", "gemm"), "--kernel gemm: choose from tree_build"),
         (("verify", "--tag", "nix"), "no workload has the tag 'nix'"),
+        (("verify", "--workload", "^nix"), "no workload has a name that fits '^nix'"),
+        (("verify", "--workload", "("), "--workload '(' is no regular expression"),
         (("run", "--mode", "warm"), "--mode warm: choose from hot, cold, primary"),
         (("run", "--bench", "("), "--bench '(' is no regular expression"),
     ],

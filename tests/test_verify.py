@@ -38,6 +38,15 @@ def test_a_wrong_kernel_is_named(monkeypatch: pytest.MonkeyPatch, error: Excepti
     assert str(error) in outcomes[0].detail
 
 
+@pytest.mark.usefixtures("cpu_library")
+def test_workloads_are_chosen_by_name() -> None:
+    outcomes = list(verify.verify(backends=("cpu",), pattern=r"^b64-d7-(k16-)?n64-"))
+    assert [(outcome.workload, outcome.status) for outcome in outcomes] == [
+        ("b64-d7-k16-n64-sharp", "ok"),
+        ("b64-d7-n64-full", "ok"),
+    ]
+
+
 def test_a_missing_backend_is_not_wrong(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("KDTREE_NATIVE_DIR", str(tmp_path))
     outcomes = list(verify.verify(("tree_accept",), ("cpu",), "quick"))

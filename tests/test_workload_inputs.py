@@ -11,9 +11,7 @@ from kdbench import workload_inputs as make
 from kdbench.tree import DraftTree
 
 # Small enough to be made in a moment; the slow test below does the others.
-SMALL = [
-    workload.name for workload in workloads.every() if workload.kernel != "verify_attn" or "cpu" in workload.backends
-]
+SMALL = [workload.name for workload in workloads.every() if "cpu" in workload.backends]
 LARGE = [workload.name for workload in workloads.every() if workload.name not in SMALL]
 
 
@@ -96,6 +94,33 @@ def test_attention_inputs_are_ragged_scattered_and_tame() -> None:
     assert np.abs(query).min() >= 0.125
     assert np.abs(query).max() < 0.5
     assert abs(float(cache.mean())) < 0.01  # signs are random
+
+
+def test_even_attention_is_whole_in_every_request() -> None:
+    shape = {"batch": 3, "nodes": 16, "heads": 8, "prefix": 100, "page_size": 64, "horizon": 7}
+    arrays = make.attention(12, **shape, even=True)
+    assert arrays["seq_lens"].tolist() == [100] * 3
+    assert arrays["num_nodes"].tolist() == [16] * 3
+    assert (
+        make.attention_sizes(12, batch=3, nodes=16, prefix=100, horizon=7, even=True)["num_nodes"].tolist() == [16] * 3
+    )
+    hashed = make.attention(12, **shape, even=True, hashed=True)
+    assert {name: (a.shape, a.dtype) for name, a in hashed.items()} == {
+        name: (a.shape, a.dtype) for name, a in arrays.items()
+    }
+    assert {name for name in arrays if not np.array_equal(arrays[name], hashed[name])} == {
+        "q_nope",
+        "q_pe",
+        "kv_cache",
+    }
+    for name, least, most in (("kv_cache", 0.5, 2), ("q_nope", 0.125, 0.5), ("q_pe", 0.125, 0.5)):
+        size = np.abs((hashed[name].astype(np.uint32) << 16).view(np.float32))
+        assert least <= size.min() < size.max() < most
+
+
+def test_a_batch_of_single_nodes_has_a_root_each() -> None:
+    sizes = make.attention_sizes(5, batch=4, nodes=1, prefix=10, horizon=7, even=True)
+    assert sizes["tree_mask"].tolist() == [[[1]]] * 4
 
 
 def test_tree_mask_is_the_ancestor_closure() -> None:

@@ -17,20 +17,47 @@ def test_the_list_covers_what_is_promised() -> None:
     def shapes(kernel: str, key: str) -> set[Any]:
         return {workload.shape[key] for workload in workloads.every() if workload.kernel == kernel}
 
-    assert shapes("tree_build", "budget") >= {15, 64, 256, 1024}
+    assert shapes("tree_build", "budget") >= {15, 63, 64, 255, 256, 1023, 1024}
     assert shapes("tree_build", "horizon") == {7, 15}
-    assert shapes("tree_build", "batch") == {1, 8, 32}
+    assert shapes("tree_build", "batch") == {1, 8, 32, 64}
     assert shapes("tree_build", "form") == {"sharp", "flat", "tied"}
     assert shapes("tree_accept", "accepted") == {"full", "half", "none"}
     assert shapes("tree_accept", "form") == {"bushy", "chain"}
     assert shapes("verify_attn", "heads") == {8, 16, 64, 128}
-    assert {min(shapes("verify_attn", "nodes")), max(shapes("verify_attn", "nodes"))} == {8, 256}
+    assert {min(shapes("verify_attn", "nodes")), max(shapes("verify_attn", "nodes"))} == {1, 1025}
     assert {min(shapes("verify_attn", "prefix")), max(shapes("verify_attn", "prefix"))} == {0, 65536}
     assert shapes("verify_attn", "page_size") == {1, 64}
     quick = [workload for workload in workloads.every() if "quick" in workload.tags]
     assert 8 <= len(quick) <= 10
     assert {workload.kernel for workload in quick} == set(workloads.KERNELS)
     assert all("cpu" in workload.backends for workload in quick)
+
+
+def test_flatness_and_pages_can_be_read_from_twins() -> None:
+    """Each budget is there at batch 1 and 64, and each workload of page size 1 sized for a GPU has a twin of 64."""
+    for budget in (63, 64, 255, 256, 1023, 1024):
+        batches: dict[Any, set[int]] = {}
+        for workload in workloads.every():
+            if workload.kernel == "tree_build" and workload.shape["budget"] == budget:
+                key = tuple(workload.shape[name] for name in ("horizon", "topk", "form"))
+                batches.setdefault(key, set()).add(workload.shape["batch"])
+        assert any({1, 64} <= found for found in batches.values()), budget
+        accepted = {
+            w.shape["batch"] for w in workloads.every() if w.shape.get("nodes") == budget + 1 and "accepted" in w.shape
+        }
+        assert {1, 64} <= accepted
+    names = {workload.name for workload in workloads.every()}
+    flat = [w.name for w in workloads.every() if w.shape.get("page_size") == 1 and "hashed" in w.shape]
+    assert len(flat) == 8
+    assert {name.replace("ps1", "ps64") for name in flat} <= names
+
+
+def test_peak_workloads_are_large_and_made_on_the_device() -> None:
+    peak = [workload for workload in workloads.every() if "peak" in workload.tags]
+    assert {workload.name for workload in peak} >= {"h8-n8-p64k-b32-ps64-even", "r960-k64-bf16"}
+    for workload in workloads.every():
+        assert ("peak" in workload.tags) == (workload.bytes_moved > 300e6 and "hashed" in workload.shape), workload.name
+    assert {workload.backends for workload in peak} == {("cuda",)}
 
 
 def test_names_are_selected_by_backend_and_tag() -> None:
