@@ -177,6 +177,29 @@ def run(
 
 
 @app.command(epilog=_EXIT_CODES)
+def calibrate(
+    results: ResultsOption = Path("results"),
+    machine: Annotated[str | None, typer.Option("--machine", help="Name that results are filed under.")] = None,
+    json_: JsonOption = False,
+) -> None:
+    """Measure what this GPU gives, a device copy and a bf16 product: what the report's floors are made of."""
+    from kdbench import calibration
+
+    record = calibration.measure()
+    record["machine"] = machine or record["machine"]
+    path = calibration.save(record, results)
+    for what, why in record["absent"].items():
+        stderr().print(Text(f"warning: no {what}: {why}"))
+    rates = [
+        f"{rate / 1e12:.4g} {unit}"
+        for rate, unit in ((record["bytes_per_s"], "TB/s"), (record["flops_per_s"], "TFLOP/s"))
+        if rate is not None
+    ]
+    finish(json_, record, Text(f"{path}: {', '.join(rates) or 'nothing could be measured'}"))
+    raise typer.Exit(OK if rates else FAILED)
+
+
+@app.command(epilog=_EXIT_CODES)
 def lint(
     results: Annotated[Path, typer.Argument(help="asv results directory.")] = Path("results"),
     repo: Annotated[

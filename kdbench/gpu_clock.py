@@ -16,6 +16,7 @@ from statistics import median
 from typing import Any
 
 from kdbench.call_builder import Call
+from kdbench.launch_shape import SMALLEST, LaunchShape, empty_launches, launch_shapes
 from kdbench.machine import gpu_state
 from kdbench.timing import BUDGET_S, LONGEST_CALL_S, Measurement, MeasuringError, Subject, poison, refuse_impossible
 
@@ -32,7 +33,6 @@ _MEMORY_LIMIT = 8 << 30
 _WARM_UP_S = {"latency": 0.1, "memory": 0.3, "compute": 0.5}
 _MAX_WARM_UP_S = 1.0
 _SETTLED = 0.01
-_EMPTY_KERNEL = 'extern "C" __global__ void kdbench_empty() {}'
 
 
 def measure_gpu(subject: Subject, mode: str, samples: int) -> Measurement:
@@ -83,7 +83,8 @@ def _measure_on(stream: Any, subject: Subject, mode: str, samples: int, properti
     written = calls[: min(len(calls), long)]
     for call in {id(call): call for call in (written[0], written[-1])}.values():
         subject.check(call)
-    empty = _empty_slope(stream, notes)
+    shapes = _shapes(stream, subject.call, notes)
+    empty = _empty_slope(stream, (SMALLEST,), notes)
     name = properties["name"].decode() if isinstance(properties["name"], bytes) else str(properties["name"])
     if note := refuse_impossible(subject.workload, name, mode, median(times)):
         notes.append(note)
@@ -96,6 +97,8 @@ def _measure_on(stream: Any, subject: Subject, mode: str, samples: int, properti
         cache_bytes=l2,
         flushed=flush is not None,
         empty_call_s=empty,
+        empty_launch_s=_empty_slope(stream, shapes, notes) if shapes else None,
+        launches=tuple(shape.record() for shape in shapes),
         gpu_before=before,
         gpu_after=after,
         notes=tuple(notes),
@@ -215,17 +218,25 @@ def _flusher(stream: Any, size: int) -> Callable[[], None]:
     return flush
 
 
-def _empty_slope(stream: Any, notes: list[str]) -> float | None:
-    """Seconds a node of an empty kernel, the floor of every slope; None with a note when it cannot be compiled."""
-    import cupy
-
+def _shapes(stream: Any, call: Call, notes: list[str]) -> tuple[LaunchShape, ...]:
+    """The launches that ``call`` consists of; none, with a note, when the driver does not tell."""
     try:
-        kernel = cupy.RawKernel(_EMPTY_KERNEL, "kdbench_empty")
+        return launch_shapes(stream, call.launch)
+    except Exception as error:  # the kernel's own time stands
+        notes.append(f"no launch shape: {type(error).__name__}: {error}")
+        return ()
+
+
+def _empty_slope(stream: Any, shapes: Sequence[LaunchShape], notes: list[str]) -> float | None:
+    """Seconds of empty kernels with these launch shapes, a slope's floor; None with a note when there are none."""
+    try:
         with stream:
-            kernel((1,), (32,), ())
-            slope = _Slope(stream, [lambda: kernel((1,), (32,), ())], 200, 2200)
+            launches = empty_launches(shapes)
+            for launch in launches:
+                launch()
+            slope = _Slope(stream, launches, 200 * len(launches), 2200 * len(launches))
         slope.sample()
-        return median(slope.sample() for _ in range(5))
+        return len(launches) * median(slope.sample() for _ in range(5))
     except Exception as error:  # no NVRTC, or none for this GPU: whatever it raises, the kernel's own time stands
         notes.append(f"no empty-kernel slope: {type(error).__name__}: {error}")
         return None

@@ -9,8 +9,8 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from kdbench.ceilings import datasheet_floor
 from kdbench.lint_shapes import is_number, is_positive, row_cells, short
-from kdbench.timing import roofline_floor
 
 Problem = tuple[str, str, bool]  # series, what is wrong, fatal for asv publish
 
@@ -130,7 +130,7 @@ def _too_fast(seconds: float, params: tuple[str, ...], benchmark: Mapping[str, A
     cost = benchmark.get("workloads", {}).get(names.get("workload", ""))
     if names.get("backend") != "cuda" or not cost:
         return None
-    floor = roofline_floor(gpu, cost["bytes_moved"], cost["flops"], str(benchmark.get("timing_mode")))
+    floor = datasheet_floor(gpu, cost["bytes_moved"], cost["flops"], str(benchmark.get("timing_mode")))
     if floor is None or seconds >= floor:
         return None
     return f"{seconds * 1e6:.3f} us is faster than the {floor * 1e6:.3f} us that {gpu} needs by its datasheet"

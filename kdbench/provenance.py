@@ -78,6 +78,8 @@ def record_measurement(
                 "cache_bytes": measurement.cache_bytes,
                 "flushed": measurement.flushed,
                 "empty_call_s": measurement.empty_call_s,
+                "empty_launch_s": measurement.empty_launch_s,
+                "launches": list(measurement.launches),
                 "gpu_before": dict(measurement.gpu_before),
                 "gpu_after": dict(measurement.gpu_after),
                 "notes": list(measurement.notes),

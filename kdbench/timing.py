@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from kdbench.call_builder import Call
+from kdbench.ceilings import datasheet_floor
 from kdbench.errors import BackendUnavailable, KdbenchError
 from kdbench.native import Library, available, load
 from kdbench.workloads import Workload
@@ -30,12 +31,6 @@ BUDGET_S = 2.0
 LONGEST_CALL_S = 1.0
 # All bits set is NaN in f32 and bf16 and -1 in an integer: no correct output keeps it.
 POISON = 0xFF
-
-# Datasheet peaks: bytes/s of memory and dense bf16 FLOP/s. No kernel is faster, so a faster result is a wrong one.
-_PEAKS: Mapping[str, tuple[float, float]] = {
-    "NVIDIA H200": (4.8e12, 989e12),
-    "NVIDIA H100 80GB HBM3": (3.35e12, 989e12),
-}
 
 
 class MeasuringError(KdbenchError):
@@ -55,6 +50,9 @@ class Measurement:
         cache_bytes: last-level cache that cold had to beat; None when unknown.
         flushed: the cache was overwritten between samples, since copies alone could not fill it.
         empty_call_s: seconds of a call that does nothing, measured the same way; None with a reason in ``notes``.
+        empty_launch_s: seconds of empty kernels with the grids, blocks and shared memory of this call; None on a CPU,
+            or with a reason in ``notes``.
+        launches: those launch shapes, as JSON.
         gpu_before, gpu_after: clocks, temperature, power and throttle reasons around the samples; empty on a CPU.
         notes: what a reader should know, e.g. that there was no roofline to check against.
     """
@@ -67,6 +65,8 @@ class Measurement:
     cache_bytes: int | None
     flushed: bool
     empty_call_s: float | None
+    empty_launch_s: float | None = None
+    launches: tuple[Mapping[str, Any], ...] = ()
     gpu_before: Mapping[str, Any] = field(default_factory=dict)
     gpu_after: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -149,20 +149,9 @@ def poison(call: Call) -> None:
         array.reshape(-1).view(np.uint8).fill(POISON)
 
 
-def roofline_floor(gpu: str | None, bytes_moved: int, flops: int, mode: str) -> float | None:
-    """Seconds that no correct call can beat by the datasheet of ``gpu``; None for a GPU that is not known.
-
-    A hot call may find its inputs in the L2 cache, so that memory bandwidth bounds cold calls only.
-    """
-    if gpu is None or gpu not in _PEAKS:
-        return None
-    bandwidth, peak = _PEAKS[gpu]
-    return max(flops / peak, bytes_moved / bandwidth if mode == "cold" else 0.0)
-
-
 def refuse_impossible(workload: Workload, gpu: str | None, mode: str, seconds: float) -> str | None:
     """Raise MeasuringError when ``seconds`` beat the roofline floor; a note when there is no floor to compare with."""
-    floor = roofline_floor(gpu, workload.bytes_moved, workload.flops, mode)
+    floor = datasheet_floor(gpu, workload.bytes_moved, workload.flops, mode)
     if floor is None:
         return f"no roofline check: the peak of {gpu or 'this CPU'} is not known"
     if seconds < floor:
@@ -176,7 +165,7 @@ def refuse_impossible(workload: Workload, gpu: str | None, mode: str, seconds: f
 def stopwatch_digest() -> str:
     """SHA-256 of the modules that decide what a sample is, so that records tell which stopwatch they came from."""
     state = hashlib.sha256()
-    for name in ("timing", "cpu_clock", "gpu_clock", "call_builder", "workload_inputs", "counter_bits"):
+    for name in ("timing", "cpu_clock", "gpu_clock", "call_builder", "workload_inputs", "counter_bits", "launch_shape"):
         state.update(Path(__file__).with_name(f"{name}.py").read_bytes())
     return state.hexdigest()
 

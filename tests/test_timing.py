@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kdbench import cpu_clock, golden, timing, workloads
+from kdbench import ceilings, cpu_clock, golden, timing, workloads
 from kdbench.errors import BackendUnavailable
 from kdbench.timing import Measurement, MeasuringError, Subject, measure
 
@@ -113,7 +113,7 @@ def test_a_missing_library_is_a_missing_backend(monkeypatch: pytest.MonkeyPatch,
 
 def test_what_beats_the_datasheet_is_refused() -> None:
     workload = workloads.get("h128-n64-p64k-b1-ps64")
-    floor = timing.roofline_floor("NVIDIA H200", workload.bytes_moved, workload.flops, "hot")
+    floor = ceilings.datasheet_floor("NVIDIA H200", workload.bytes_moved, workload.flops, "hot")
     assert floor == pytest.approx(workload.flops / 989e12)
     assert 1e-3 < floor < 2e-3
     with pytest.raises(MeasuringError, match="by its datasheet"):
@@ -126,8 +126,8 @@ def test_what_beats_the_datasheet_is_refused() -> None:
 
 def test_bandwidth_bounds_cold_calls_only() -> None:
     workload = workloads.get("h8-n8-p64k-b1-ps64")
-    cold = timing.roofline_floor("NVIDIA H200", workload.bytes_moved, workload.flops, "cold")
-    hot = timing.roofline_floor("NVIDIA H200", workload.bytes_moved, workload.flops, "hot")
+    cold = ceilings.datasheet_floor("NVIDIA H200", workload.bytes_moved, workload.flops, "cold")
+    hot = ceilings.datasheet_floor("NVIDIA H200", workload.bytes_moved, workload.flops, "hot")
     assert cold == pytest.approx(workload.bytes_moved / 4.8e12)
     assert hot is not None
     assert cold is not None
