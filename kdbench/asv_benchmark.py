@@ -35,7 +35,8 @@ class KernelBenchmark(Benchmark):
         direction: "lower": less is better.
         min_effect: relative change that matters.
         timing_mode: "hot" or "cold".
-        workloads: per workload its bytes_moved, flops, roofline class, backends and seed.
+        workloads: per workload its bytes_moved, flops, roofline class, backends and seed; of verify_attn also the nodes
+            a request.
     """
 
     name_regex = re.compile(r"^(Kern[A-Z_].+|kern_.+)$")
@@ -57,6 +58,8 @@ class KernelBenchmark(Benchmark):
                 "roofline": workload.roofline,
                 "backends": list(workload.backends),
                 "seed": workload.seed,
+                # Attention on latents spends more FLOPs than plain heads beyond some number of nodes.
+                **({"absorbed_nodes": workload.shape["nodes"]} if workload.kernel == "verify_attn" else {}),
             }
             for workload in map(workloads.get, workloads.names(self.kernel))
         }

@@ -67,7 +67,20 @@ def _rows_of_benchmark(
             "status": status,
             "reason": reason,
             "min_effect": _of_workload(meta.get("min_effect"), params),
+            **_cost(meta, params),
         }
+
+
+def _cost(meta: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
+    """What a kernel benchmark says that one call of this workload must move and compute."""
+    known = meta.get("workloads")
+    cost = known.get(str(params.get("workload")), {}) if isinstance(known, dict) else {}
+    cost = cost if isinstance(cost, dict) else {}
+    return {
+        "timing_mode": plain_text(str(meta.get("timing_mode") or "")),
+        "roofline": plain_text(str(cost.get("roofline") or "")),
+        **{key: _finite(cost.get(key)) for key in ("bytes_moved", "flops", "absorbed_nodes")},
+    }
 
 
 def process_medians(samples: list[float], rounds: object, samples_per_process: object = None) -> list[float]:

@@ -16,17 +16,20 @@ from typing import Any
 
 import pandas as pd
 
+from kdbench.ceilings import read as machine_ceilings
 from kdbench.commits import read_history
 from kdbench.errors import KdbenchError
+from kdbench.result_empties import EmptyKernels
 from kdbench.result_reasons import Reasons
 from kdbench.result_rows import process_medians, rows_of_file
 from kdbench.result_values import plain_text
 
-__all__ = ["COLUMNS", "ResultsWarning", "load", "machine_facts", "process_medians"]
+__all__ = ["COLUMNS", "ResultsWarning", "load", "machine_ceilings", "machine_facts", "process_medians"]
 
 _WHERE = ["name", "params", "machine", "env", "commit", "date", "order"]
 _NUMBER = ["value", "ci_low", "ci_high", "samples", "rounds", "unit", "direction", "version", "status"]
-COLUMNS = [*_WHERE, *_NUMBER, "process_medians", "min_effect", "reason", "parent", "subject"]
+_COST = ["timing_mode", "roofline", "bytes_moved", "flops", "absorbed_nodes", "empty_call", "empty_launch"]
+COLUMNS = [*_WHERE, *_NUMBER, "process_medians", "min_effect", "reason", "parent", "subject", *_COST]
 _NOT_RESULTS = {"machine.json", "benchmarks.json"}
 
 
@@ -54,6 +57,10 @@ def load(results_dir: str | os.PathLike[str], repo: str | os.PathLike[str] | Non
           ``process_medians``: list, one median a process, empty when the samples cannot be cut apart
         - ``unit``, ``direction`` ("lower" | "higher": what is better), ``version``, ``min_effect`` (a fraction, or NaN)
         - ``status`` ("ok" | "failed" | "skipped"), ``reason`` (a sentence, empty when ok)
+        - of a kernel's workload, else "" or NaN: ``timing_mode`` ("hot" | "cold"); ``roofline`` ("latency" | "memory" |
+          "compute": what bounds it on a data-centre GPU); ``bytes_moved``, ``flops`` of one call, useful work only;
+          ``absorbed_nodes``: nodes a request of an attention that works on latents; ``empty_call``, ``empty_launch``:
+          seconds of the smallest empty kernel, and of empty kernels launched as this call's are
         - ``parent``: the commit's first parent, ``None`` when no repository says; ``subject``: its title or ""
 
     Raises:
@@ -63,13 +70,13 @@ def load(results_dir: str | os.PathLike[str], repo: str | os.PathLike[str] | Non
     if not root.is_dir():
         raise KdbenchError(f"no results directory at {root}")
     benchmarks = _read_benchmarks(root / "benchmarks.json")
-    reasons = Reasons(root)
+    reasons, empties = Reasons(root), EmptyKernels(root)
     rows: list[dict[str, Any]] = []
     for path in _result_files(root):
         try:
             for row in rows_of_file(_read_result(path), path.parent.name, benchmarks, _complainer(path)):
                 recorded = reasons.explain(path.parent, row) if row["status"] != "ok" else ""
-                rows.append({**row, "reason": recorded or row["reason"]})
+                rows.append({**row, "reason": recorded or row["reason"], **empties.of(path.parent, row)})
         except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
             _warn(f"skipped {path}: {_sentence(error)}")
     frame = pd.DataFrame(rows, columns=COLUMNS)

@@ -4,15 +4,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from kdbench import units
 from kdbench.analysis.compare import SERIES
+from kdbench.ceilings import Ceilings
 
 _MARKS = {"slower": ("^", "tab:red"), "faster": ("v", "tab:green")}
 
@@ -59,6 +62,37 @@ def process_figure(frame: pd.DataFrame, event: pd.Series[Any]) -> Figure:
     axis.set_xlim(-0.5, 1.5)
     axis.set_ylabel(unit)
     axis.set_title(_title(event), fontsize=9, parse_math=False)
+    return figure
+
+
+def roofline_figure(rooflines: pd.DataFrame, ceilings: Mapping[str, Ceilings], machine: str) -> Figure:
+    """Useful FLOPs a second against FLOPs a byte, under a machine's measured ceiling; numbers above it are crossed.
+
+    Args:
+        rooflines: as from ``kdbench.analysis.roofline``, perhaps of one commit only.
+        ceilings: as from ``kdbench.ceilings.read``; without those of ``machine`` the figure says so.
+        machine: whose numbers are drawn. Kernels without FLOPs have no place in it.
+    """
+    if machine not in ceilings:
+        return _nothing(f"no measured ceilings of {machine or 'any machine'}")
+    here = rooflines[(rooflines["machine"] == machine) & (rooflines["flop_rate"] > 0)]
+    if here.empty:
+        return _nothing(f"no number of {machine} counts FLOPs")
+    rates = ceilings[machine]
+    figure, axis = plt.subplots(figsize=(8, 4), layout="constrained")
+    intensity = here["flop_rate"] / here["byte_rate"]
+    ridge = rates.flops_per_s / rates.bytes_per_s
+    reach = np.geomspace(min(intensity.min(), ridge) / 2, max(intensity.max(), ridge) * 2, 200)
+    roof = np.minimum(reach * rates.bytes_per_s, rates.flops_per_s)
+    axis.loglog(reach, roof / 1e12, color="black", label=f"{rates.source} ceiling")
+    for bound, group in here.assign(intensity=intensity).groupby("bound"):
+        axis.plot(group["intensity"], group["flop_rate"] / 1e12, "o", alpha=0.6, label=bound or "not known")
+    above = here["of_floor"] > 1
+    axis.plot(intensity[above], here.loc[above, "flop_rate"] / 1e12, "rx", label="above the ceiling")
+    axis.set_xlabel("FLOP a byte")
+    axis.set_ylabel("TFLOP/s")
+    axis.set_title(machine, fontsize=9, parse_math=False)
+    axis.legend(fontsize=8)
     return figure
 
 

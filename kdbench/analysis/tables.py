@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pandas as pd
 
@@ -47,5 +48,25 @@ def readable(judged: pd.DataFrame) -> pd.DataFrame:
             "verdict": [row["verdict"] for row in rows],
             "reason": [row["reason"] for row in rows],
             "state": [row["state"] for row in rows],
+        }
+    )
+
+
+def readable_floors(rooflines: pd.DataFrame) -> pd.DataFrame:
+    """Rows of ``kdbench.analysis.roofline`` with their numbers as text, the nearest to its floor first."""
+    rows = rooflines.sort_values("of_floor", ascending=False, na_position="last", kind="stable").to_dict("records")
+    return pd.DataFrame(
+        {
+            "machine": [row["machine"] for row in rows],
+            "commit": [units.short(row["commit"]) for row in rows],
+            "name": [row["name"] for row in rows],
+            "params": [", ".join(str(value) for value in json.loads(row["params"]).values()) for row in rows],
+            "bound": [row["bound"] for row in rows],
+            "floor": [units.quantity(row["floor"], "seconds") for row in rows],
+            "of floor": [f"{row['of_floor']:.1%}" if math.isfinite(row["of_floor"]) else "n/a" for row in rows],
+            "TFLOP/s": [f"{row['flop_rate'] / 1e12:.4g}" for row in rows],
+            "TB/s": [f"{row['byte_rate'] / 1e12:.4g}" for row in rows],
+            "above empty": [units.quantity(row["above_empty"], "seconds") for row in rows],
+            "why": [" ".join(word for word in (row["mark"], row["why"]) if word) for row in rows],
         }
     )

@@ -9,10 +9,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from kdbench import __version__
-from kdbench.analysis import changes, newest
+from kdbench import __version__, ceilings
+from kdbench.analysis import changes, newest, refuse, roofline
 from kdbench.errors import KdbenchError
 from kdbench.report.document import SCHEMA, document, to_json
+from kdbench.report.floors import Floors
 from kdbench.report.page import render
 from kdbench.report.view import places
 from kdbench.results import load, machine_facts
@@ -34,22 +35,25 @@ def build(
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        frame = load(results_dir, repo)
         facts = machine_facts(results_dir)
+        gpus = {machine: known.get("gpu", "") for machine, known in facts.items()}
+        frame = refuse(load(results_dir, repo), gpus)
     complaints = list(dict.fromkeys(str(warning.message) for warning in caught))
     judged = changes(frame)
     if judged.empty:
         found = f"; {len(complaints)} file(s) could not be used, the first: {complaints[0]}" if complaints else ""
         raise KdbenchError(f"no results in {Path(results_dir)}{found}")
     latest = newest(judged)
+    rates = ceilings.read(results_dir)
+    rooflines = roofline(frame, rates)
     page = render(
-        places(latest, judged, facts),
+        places(latest, judged, facts, Floors(rooflines, rates, gpus)),
         source=Path(results_dir).resolve().name,
         version=__version__,
         now=datetime.now(UTC),
         warnings=complaints,
     )
-    return document(latest, judged, complaints), page
+    return document(latest, judged, complaints, rooflines), page
 
 
 def write(

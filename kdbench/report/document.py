@@ -11,26 +11,32 @@ from typing import Any
 import pandas as pd
 
 from kdbench.analysis import events
+from kdbench.analysis.roofline import KEYS
 
 SCHEMA = "kdbench/report/1"
 
 
-def document(newest: pd.DataFrame, changes: pd.DataFrame, warnings: Sequence[str] = ()) -> dict[str, Any]:
+def document(
+    newest: pd.DataFrame, changes: pd.DataFrame, warnings: Sequence[str] = (), rooflines: pd.DataFrame | None = None
+) -> dict[str, Any]:
     """Everything the page says, as one JSON object.
 
     Args:
         newest: as from ``kdbench.analysis.newest``.
         changes: as from ``kdbench.analysis.changes``.
         warnings: what could not be read, a sentence each.
+        rooflines: as from ``kdbench.analysis.roofline``.
 
     Returns:
-        ``series``: one entry a series at its newest commit; ``changes``: every commit of the history that made
-        a series slower or faster, or that lost it ("missing": failed after a number); ``summary``: series a verdict.
+        ``series``: one entry a series at its newest commit, with its ``roofline`` (null without one); ``changes``:
+        every commit of the history that made a series slower or faster, or that lost it ("missing": failed after a
+        number); ``summary``: series a verdict.
     """
+    floors = {} if rooflines is None else {_place(row): _roofline(row) for row in _records(rooflines)}
     return {
         "schema": SCHEMA,
         "summary": {str(key): int(value) for key, value in newest["verdict"].value_counts().items()},
-        "series": [_series(row) for row in _records(newest)],
+        "series": [{**_series(row), "roofline": floors.get(_place(row))} for row in _records(newest)],
         "changes": [_change(row) for row in _records(events(changes))],
         "warnings": list(warnings),
     }
@@ -60,6 +66,24 @@ def _change(row: dict[str, Any]) -> dict[str, Any]:
         **_comparison(row),
         "state": row["state"] or None,
         "undone_by": _text(row["undone_by"]),
+    }
+
+
+def _place(row: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(row[key] for key in KEYS)
+
+
+def _roofline(row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "bound": row["bound"] or None,
+        "floor_seconds": _number(row["floor"]),
+        "percent_of_floor": _number(100.0 * row["of_floor"]),
+        "flops_per_s": _number(row["flop_rate"]),
+        "bytes_per_s": _number(row["byte_rate"]),
+        "seconds_above_empty": _number(row["above_empty"]),
+        "absorbed_over_plain": _number(row["plain_ratio"]),
+        "mark": row["mark"] or None,
+        "why": row["why"] or None,
     }
 
 

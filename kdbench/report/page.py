@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from kdbench import units
 from kdbench.analysis.verdict import ALPHA, LEVEL, THRESHOLD, THRESHOLD_FEW, THRESHOLD_UNTESTED
-from kdbench.report import sparkline
+from kdbench.report import roofline_chart, sparkline
 from kdbench.report.records import Place
 
 # Never colour alone: each word has a sign of its own.
@@ -55,6 +55,7 @@ def render(places: Sequence[Place], *, source: str, version: str, now: datetime,
         warnings=warnings,
         symbols=SYMBOLS,
         box=(sparkline.WIDTH, sparkline.HEIGHT),
+        chart_box=(roofline_chart.WIDTH, roofline_chart.HEIGHT),
         rule={"alpha": ALPHA, "level": LEVEL, "least": THRESHOLD, "few": THRESHOLD_FEW, "untested": THRESHOLD_UNTESTED},
     )
 

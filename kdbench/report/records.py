@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kdbench.report.roofline_chart import Chart
 from kdbench.report.sparkline import Sparkline
 
 
@@ -16,6 +17,23 @@ class CommitLabel:
     short: str
     day: str
     subject: str
+
+
+@dataclass(frozen=True)
+class FloorCell:
+    """How near a series comes to its floor.
+
+    Attributes:
+        percent: floor / time, e.g. "71 %"; "–" where there is none.
+        bound: "memory", "compute", "latency" or "".
+        notes: what a reader should know of it, a sentence each.
+        doubtful: faster than the measured ceilings by more than a cold burst explains.
+    """
+
+    percent: str
+    bound: str
+    notes: tuple[str, ...]
+    doubtful: bool
 
 
 @dataclass(frozen=True)
@@ -40,6 +58,7 @@ class Row:
     note: str
     since: CommitLabel | None
     higher_is_better: bool
+    floor: FloorCell | None
     sparkline: Sparkline | None
     sparkline_text: str
 
@@ -70,6 +89,8 @@ class Place:
         between: commits between that one and the newest, where the line of first parents is known.
         tone: "good", "bad" or "unsure".
         comparisons: how many rank tests the newest commit went through.
+        ceilings: the measured rates as text, "" where there are none.
+        chart: the roofline, where ceilings are known and some series has FLOPs.
     """
 
     machine: str
@@ -88,3 +109,10 @@ class Place:
     not_here: tuple[Row, ...]
     history: tuple[tuple[CommitLabel, tuple[Event, ...]], ...]
     comparisons: int
+    ceilings: str
+    chart: Chart | None
+
+    @property
+    def has_floors(self) -> bool:
+        """True when some series can be held against a floor."""
+        return any(row.floor is not None for _, rows in self.groups for row in rows)

@@ -13,7 +13,8 @@ import pandas as pd
 
 from kdbench import units
 from kdbench.analysis import events
-from kdbench.report.records import CommitLabel, Event, Place, Row
+from kdbench.report.floors import Floors
+from kdbench.report.records import CommitLabel, Event, FloorCell, Place, Row
 from kdbench.report.sparkline import Point, draw
 
 # Commits that a sparkline has room for.
@@ -22,12 +23,15 @@ _COMMITS_DRAWN = 60
 _URGENCY = ("slower", "failed", "ambiguous", "faster", "same", "new", "absent", "n/a")
 
 
-def places(newest: pd.DataFrame, changes: pd.DataFrame, facts: Mapping[str, Mapping[str, str]]) -> tuple[Place, ...]:
+def places(
+    newest: pd.DataFrame, changes: pd.DataFrame, facts: Mapping[str, Mapping[str, str]], floors: Floors
+) -> tuple[Place, ...]:
     """One Place per machine and environment; where something was measured last comes first.
 
     Args:
         newest, changes: as from ``kdbench.analysis``.
         facts: machine name -> its machine.json, as from ``kdbench.results.machine_facts``.
+        floors: how near each series comes to what its machine could do.
     """
     found = []
     by_place = list(changes.groupby(["machine", "env"], sort=True))
@@ -35,11 +39,13 @@ def places(newest: pd.DataFrame, changes: pd.DataFrame, facts: Mapping[str, Mapp
     for key, judged in by_place:
         machine, env = str(key[0]), str(key[1])
         here = newest[(newest["machine"] == machine) & (newest["env"] == env)]
-        found.append(_place(machine, env, here, judged, facts.get(machine, {})))
+        found.append(_place(machine, env, here, judged, facts.get(machine, {}), floors))
     return tuple(found)
 
 
-def _place(machine: str, env: str, here: pd.DataFrame, judged: pd.DataFrame, facts: Mapping[str, str]) -> Place:
+def _place(
+    machine: str, env: str, here: pd.DataFrame, judged: pd.DataFrame, facts: Mapping[str, str], floors: Floors
+) -> Place:
     known = judged.drop_duplicates("commit").sort_values("order")
     labels = {str(row["commit"]): _commit_label(row) for row in known.to_dict("records")}
     axis = {commit: at for at, commit in enumerate(list(labels)[-_COMMITS_DRAWN:])}
@@ -49,7 +55,10 @@ def _place(machine: str, env: str, here: pd.DataFrame, judged: pd.DataFrame, fac
     before = str(earlier.index[0]) if len(earlier) else ""
     order = dict(zip(known["commit"], known["order"], strict=True))
     between = int(order[head] - order[before] - 1) if before else 0
-    rows = [_row(row, lines[(row["name"], row["params"])], axis, labels, before) for row in here.to_dict("records")]
+    rows = [
+        _row(row, lines[(row["name"], row["params"])], axis, labels, before, floors.cell(row))
+        for row in here.to_dict("records")
+    ]
     shown = [row for row in rows if row.word != "n/a"]
     news = [_event(row, labels) for row in events(judged).to_dict("records")]
     news.sort(key=lambda event: list(labels).index(event.commit.sha))
@@ -73,6 +82,8 @@ def _place(machine: str, env: str, here: pd.DataFrame, judged: pd.DataFrame, fac
         not_here=tuple(row for row in rows if row.word == "n/a"),
         history=_by_commit(news, list(labels)),
         comparisons=int((here["evidence"] == "processes").sum()),
+        ceilings=floors.ceilings(machine),
+        chart=floors.chart(machine, here),
     )
 
 
@@ -97,7 +108,12 @@ def _headline(counts: Mapping[str, int], shown: int, standing: int) -> tuple[str
 
 
 def _row(
-    row: Mapping[Any, Any], line: pd.DataFrame, axis: Mapping[str, int], labels: Mapping[str, CommitLabel], usual: str
+    row: Mapping[Any, Any],
+    line: pd.DataFrame,
+    axis: Mapping[str, int],
+    labels: Mapping[str, CommitLabel],
+    usual: str,
+    floor: FloorCell | None,
 ) -> Row:
     word = _word(row)
     if word == "n/a" and (line["status"] == "ok").any():
@@ -118,6 +134,7 @@ def _row(
         note=_note(row, usual),
         since=labels[standing["commit"].iloc[-1]] if len(standing) else None,
         higher_is_better=row["direction"] == "higher",
+        floor=floor,
         sparkline=draw(points, len(axis)),
         sparkline_text=_sparkline_text(points, row["unit"]),
     )
