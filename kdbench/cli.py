@@ -182,10 +182,19 @@ def calibrate(
     machine: Annotated[str | None, typer.Option("--machine", help="Name that results are filed under.")] = None,
     json_: JsonOption = False,
 ) -> None:
-    """Measure what this GPU gives, a device copy and a bf16 product: what the report's floors are made of."""
-    from kdbench import calibration
+    """Measure what this GPU gives, a device copy and a bf16 product, of which the report's floors are made.
 
-    record = calibration.measure()
+    Exits with 2 when there is no GPU or nothing could be measured.
+    """
+    from kdbench import calibration
+    from kdbench.errors import BackendUnavailable
+    from kdbench.timing import MeasuringError
+
+    try:
+        record = calibration.measure()
+    except (BackendUnavailable, MeasuringError) as error:
+        stderr().print(Text(f"kdbench: {error}"))
+        raise typer.Exit(FAILED) from error
     record["machine"] = machine or record["machine"]
     path = calibration.save(record, results)
     for what, why in record["absent"].items():
@@ -195,7 +204,8 @@ def calibrate(
         for rate, unit in ((record["bytes_per_s"], "TB/s"), (record["flops_per_s"], "TFLOP/s"))
         if rate is not None
     ]
-    finish(json_, record, Text(f"{path}: {', '.join(rates) or 'nothing could be measured'}"))
+    content = {"schema": "kdbench/calibrate/1", "path": str(path), "record": record}
+    finish(json_, content, Text(f"{path}: {', '.join(rates) or 'nothing could be measured'}"))
     raise typer.Exit(OK if rates else FAILED)
 
 

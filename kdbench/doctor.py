@@ -87,6 +87,7 @@ def examine(results_dir: str | os.PathLike[str] = "results") -> Report:
         ("clock governor", hardware.governor, False),
         ("load", hardware.load, False),
         ("machine name", hardware.machine_name, False),
+        ("ceilings", lambda: hardware.floors(Path(results_dir)), False),
         ("results directory", lambda: hardware.writable(Path(results_dir)), False),
     ]
     return Report(tuple(Probe(name, guarded(probe), needed) for name, probe, needed in probes))

@@ -76,6 +76,19 @@ def machine_name() -> Finding:
     return Finding("ok", ", ".join(f"{key} {value}" for key, value in identity().items() if value))
 
 
+def floors(results_dir: Path) -> Finding:
+    """Whether the report can hold GPU results of this machine against what it gives."""
+    from kdbench import ceilings, machine
+
+    name = machine.identity()["machine"]
+    if not machine.gpu_answers():
+        return Finding("ok", "none, as on every machine without a GPU")
+    rates = ceilings.read(results_dir).get(name)
+    if rates is None:
+        return Finding("missing", f"no ceilings of {name}", "kdbench calibrate takes a few seconds of the GPU")
+    return Finding("ok", f"{rates.bytes_per_s / 1e12:.4g} TB/s, {rates.flops_per_s / 1e12:.4g} TFLOP/s, {rates.source}")
+
+
 def writable(folder: Path) -> Finding:
     """Whether results can be written to ``folder``, or the folder made."""
     place = folder

@@ -14,8 +14,9 @@ import pytest
 from asv_writer import planted
 
 import kdbench
-from kdbench import cli, doctor, lint, runner, verify
+from kdbench import calibration, ceilings, cli, doctor, lint, runner, verify
 from kdbench.errors import InvalidArgument
+from kdbench.timing import MeasuringError
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -114,7 +115,7 @@ def test_a_wrong_option_is_1_and_no_traceback(kd: Run, arguments: tuple[str, ...
 
 def test_help_documents_the_exit_codes_of_every_verb(kd: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    for verb in ((), ("doctor",), ("verify",), ("run",), ("lint",), ("report",)):
+    for verb in ((), ("doctor",), ("verify",), ("run",), ("lint",), ("report",), ("calibrate",)):
         code, out, _ = kd(*verb, "--help")
         assert code == 0
         assert "0 done; 1 user error or bad input; 2 something measured failed" in " ".join(out.split())
@@ -146,6 +147,28 @@ def test_verify_is_0_only_when_something_was_right_and_nothing_wrong(
     assert content["summary"]["wrong"] == statuses.count("wrong")
     # Foreign text is printed as it is: rich would take [b] for markup.
     assert "tree_build w0 cpu x [b]" in err
+
+
+def test_calibrate_files_what_was_measured(kd: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    record = {"machine": "box", "bytes_per_s": 4.2e12, "flops_per_s": None, "absent": {"matmul": "no cuBLAS"}}
+    monkeypatch.setattr(calibration, "measure", lambda: {"schema": ceilings.SCHEMA, "date": "2026-01-02", **record})
+    code, out, err = kd("calibrate", "--results", str(tmp_path), "--machine", "mine", "--json")
+    assert code == 0
+    content = document(out, "calibrate")
+    assert (content["record"]["bytes_per_s"], content["path"]) == (4.2e12, str(tmp_path / "mine" / ceilings.FILE))
+    assert err.startswith("warning: no matmul: no cuBLAS\n")
+    assert ceilings.read(tmp_path)["mine"].bytes_per_s == 4.2e12
+
+
+def test_calibrate_is_2_without_a_rate(kd: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refuse() -> Any:
+        raise MeasuringError("bytes_per_s came out as 9e12")
+
+    monkeypatch.setattr(calibration, "measure", refuse)
+    code, out, err = kd("calibrate", "--results", str(tmp_path))
+    assert (code, out) == (2, "")
+    assert "bytes_per_s came out as 9e12" in one_sentence(err)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("code", "status"), [(0, "measured"), (1, "refused"), (2, "failed"), (130, "interrupted")])

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kdbench import doctor, machine, native
+from kdbench import ceilings, doctor, machine, native
 from kdbench import doctor_hardware as hardware
 from kdbench import doctor_software as software
 from kdbench.doctor import Finding, Probe, Report, examine, guarded
@@ -208,6 +208,25 @@ def test_gpus_through_nvml(monkeypatch: pytest.MonkeyPatch, processes: int, coun
     assert found.state == state
     assert "580.1" in found.found
     assert found.found.count("NVIDIA H200") == count
+
+
+def test_ceilings_are_asked_for_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KDBENCH_MACHINE", "box")
+    monkeypatch.setattr(machine, "gpu_answers", lambda: False)
+    assert hardware.floors(tmp_path).state == "ok"
+    monkeypatch.setattr(machine, "gpu_answers", lambda: True)
+    found = hardware.floors(tmp_path)
+    assert (found.state, found.found) == ("missing", "no ceilings of box")
+    assert "kdbench calibrate" in found.advice
+    record = {
+        "schema": ceilings.SCHEMA,
+        "machine": "box",
+        "date": "2026-01-02",
+        "bytes_per_s": 4e12,
+        "flops_per_s": 7e14,
+    }
+    (tmp_path / ceilings.FILE).write_text(json.dumps(record))
+    assert hardware.floors(tmp_path).found == "4 TB/s, 700 TFLOP/s, measured 2026-01-02"
 
 
 def test_a_results_directory_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
