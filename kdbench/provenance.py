@@ -15,9 +15,10 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from kdbench import __version__, machine
+from kdbench import __version__, ceilings, gpu_probe, machine
 from kdbench.timing import Measurement, Subject, stopwatch_digest
 
 MEASUREMENT = "kdbench/measurement/1"
@@ -84,9 +85,26 @@ def record_measurement(
                 "gpu_after": dict(measurement.gpu_after),
                 "notes": list(measurement.notes),
             },
+            "roofline": _roofline(subject, measurement),
             "machine": machine.covariates(),
         }
     )
+
+
+def _roofline(subject: Subject, measurement: Measurement) -> dict[str, Any] | None:
+    """Least times by datasheet and by the ceilings measured on this machine, null where they are not known."""
+    if subject.backend != "cuda":
+        return None
+    workload, mode = subject.workload, measurement.mode
+    rates = ceilings.read(os.environ.get(DIRECTORY_VARIABLE, os.devnull)).values()
+    floors = [ceilings.floor_seconds(each, workload.bytes_moved, workload.flops, mode) for each in rates]
+    floor = floors[0] if floors else None
+    return {
+        "datasheet_floor_s": ceilings.datasheet_floor(gpu_probe.model(), workload.bytes_moved, workload.flops, mode),
+        "floor_s": floor,
+        "of_floor": floor / median(measurement.samples) if floor else None,
+        "ceilings": next((each.source for each in rates), None),
+    }
 
 
 def record_skip(benchmark: str, version: str, params: Mapping[str, str], reason: str) -> None:

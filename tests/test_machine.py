@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kdbench import gpu_probe, machine, provenance, workloads
+from kdbench import ceilings, gpu_probe, machine, provenance, workloads
 from kdbench.timing import Subject, measure
 
 
@@ -163,6 +163,32 @@ def test_lines_of_many_writers_do_not_mix(tmp_path: Path) -> None:
         thread.join()
     writers = [json.loads(line)["writer"] for line in path.read_text().splitlines()]
     assert sorted(writers) == [0] * 50 + [1] * 50 + [2] * 50 + [3] * 50
+
+
+def test_a_record_of_a_gpu_has_its_floors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    workload = workloads.get("h8-n8-p64k-b1-ps64")  # memory-bound: 75.6 MB
+    subject: Any = SimpleNamespace(backend="cuda", workload=workload)
+    measured: Any = SimpleNamespace(mode="cold", samples=(30e-6, 40e-6, 90e-6))
+    monkeypatch.setattr(gpu_probe, "model", lambda: "NVIDIA H200")
+    monkeypatch.setenv(provenance.DIRECTORY_VARIABLE, str(tmp_path))
+    found = provenance._roofline(subject, measured)
+    assert found is not None
+    assert found["datasheet_floor_s"] == pytest.approx(workload.bytes_moved / 4.8e12)
+    assert (found["floor_s"], found["of_floor"], found["ceilings"]) == (None, None, None)
+    record = {
+        "schema": ceilings.SCHEMA,
+        "machine": "h200",
+        "date": "2026-01-02",
+        "bytes_per_s": 4e12,
+        "flops_per_s": 7e14,
+    }
+    (tmp_path / ceilings.FILE).write_text(json.dumps(record))
+    found = provenance._roofline(subject, measured)
+    assert found is not None
+    assert found["of_floor"] == pytest.approx(workload.bytes_moved / 4e12 / 40e-6)
+    assert found["ceilings"] == "measured 2026-01-02"
+    subject.backend = "cpu"
+    assert provenance._roofline(subject, measured) is None
 
 
 @pytest.mark.usefixtures("cpu_library")
