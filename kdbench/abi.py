@@ -56,8 +56,10 @@ class RequestStatus(IntFlag):
 _p, _i, _f, _size = ctypes.c_void_p, ctypes.c_int32, ctypes.c_float, ctypes.c_size_t
 
 
-def _fields(pointers: str, sizes: str, scalars: tuple[tuple[str, Any], ...] = ()) -> list[tuple[str, Any]]:
-    """Every params struct has the same order: struct_size, pointers, sizes, scalars, stream, workspace."""
+def _fields(
+    pointers: str, sizes: str, scalars: tuple[tuple[str, Any], ...] = (), *, appended_pointers: str = ""
+) -> list[tuple[str, Any]]:
+    """The order of every params struct: struct_size, pointers, sizes, scalars, stream, workspace, appended fields."""
     return [
         ("struct_size", ctypes.c_uint32),
         *((name, _p) for name in pointers.split()),
@@ -66,6 +68,7 @@ def _fields(pointers: str, sizes: str, scalars: tuple[tuple[str, Any], ...] = ()
         ("stream", _p),
         ("workspace", _p),
         ("workspace_size", _size),
+        *((name, _p) for name in appended_pointers.split()),
     ]
 
 
@@ -101,6 +104,7 @@ class TreeAcceptParams(Params):
     _fields_ = _fields(
         "token_ids parents num_nodes target_tokens accepted_path acceptance_length bonus_token status",
         "batch max_nodes draft_horizon",
+        appended_pointers="seq_lens source_slots",
     )
 
 

@@ -70,6 +70,7 @@ def prepare_tree_build(
 def prepare_tree_accept(
     tree: DraftTree,
     target_tokens: Array,
+    seq_lens: Array | None = None,
     *,
     backend: str | None = None,
     stream: Any = None,
@@ -79,6 +80,11 @@ def prepare_tree_accept(
     """A prepared ``kdbench.tree_accept``; ``library`` overrides the installed one."""
     call = CallBuilder()
     tree, out = of_type("tree", tree, DraftTree), output_record(out, Acceptance)
+    if out is not None and (out.source_slots is None) != (seq_lens is None):
+        found = "seq_lens are given, and out has no source_slots"
+        if seq_lens is None:
+            found = "out has source_slots, and no seq_lens are given"
+        raise InvalidArgument(f"{found}: both or neither are expected")
     call.read("token_ids", tree.token_ids, ("B", "N"), "int32")
     call.read("parents", tree.parents, ("B", "N"), "int32")
     call.read("num_nodes", tree.num_nodes, ("B",), "int32")
@@ -89,6 +95,9 @@ def prepare_tree_accept(
     call.write("accepted_path", out.accepted_path if out else None, (batch, horizon + 1), "int32")
     for name in ("acceptance_length", "bonus_token", "status"):
         call.write(name, getattr(out, name) if out else None, (batch,), "int32")
+    if seq_lens is not None:
+        call.read("seq_lens", seq_lens, ("B",), "int32")
+        call.write("source_slots", out.source_slots if out else None, (batch, horizon + 1), "int32")
     sizes = {"batch": batch, "max_nodes": nodes, "draft_horizon": horizon}
     return call.finish("kdt_tree_accept", backend, library, stream, **sizes)
 

@@ -39,7 +39,7 @@ def _oracle(workload: workloads.Workload, arrays: dict[str, Any]) -> dict[str, A
             arrays["num_nodes"] * 0,
             workload.shape["horizon"],
         )
-        return golden.exact(vars(reference.tree_accept(tree, arrays["target_tokens"])))
+        return golden.exact(reference.tree_accept(tree, arrays["target_tokens"]).arrays())
     if workload.kernel == "verify_attn":
         rows = sampled_attention.sample_rows(workload.seed, arrays["num_nodes"], workload.shape["heads"])
         out, lse = sampled_attention.attend(arrays, rows, workloads.SOFTMAX_SCALE)

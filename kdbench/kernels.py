@@ -96,6 +96,7 @@ def tree_build(
 def tree_accept(
     tree: DraftTree,
     target_tokens: Array,
+    seq_lens: Array | None = None,
     *,
     backend: str | None = None,
     stream: Any = None,
@@ -109,14 +110,18 @@ def tree_accept(
     Args:
         tree: trees with i32 token_ids and parents [B, N] and num_nodes [B]; its other fields are not read.
         target_tokens: i32[B, N] the target's token after each node; entries of pads are ignored.
+        seq_lens: i32[B] committed tokens P, when source_slots are wanted.
         backend, stream: see ``tree_build``.
         out: an Acceptance of the same shapes to write into.
 
     Returns:
         accepted_path i32[B, D+1], acceptance_length i32[B] (bonus included), bonus_token i32[B] and status i32[B]:
-        BAD_COUNT, BAD_TREE or TOO_DEEP for a refused request, which accepts the root only.
+        BAD_COUNT, BAD_TREE or TOO_DEEP for a refused request, which accepts the root only. With seq_lens also
+        source_slots i32[B, D+1]: the logical slots P + accepted_path, -1 behind the path; their latents belong in
+        slots P, P + 1, ... A P below 0, or so large that slots leave int32, is
+        BAD_LENGTH, and has no slots.
     """
-    call = prepare_tree_accept(tree, target_tokens, backend=backend, stream=stream, out=out)
+    call = prepare_tree_accept(tree, target_tokens, seq_lens, backend=backend, stream=stream, out=out)
     call.launch()
     return out or Acceptance(**call.outputs)
 

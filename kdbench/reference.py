@@ -64,7 +64,7 @@ def tree_build(
     return tree
 
 
-def tree_accept(tree: DraftTree, target_tokens: _Array) -> Acceptance:
+def tree_accept(tree: DraftTree, target_tokens: _Array, seq_lens: _Array | None = None) -> Acceptance:
     """``kdbench.tree_accept`` by walking parents; takes and returns NumPy arrays."""
     batch, nodes = tree.token_ids.shape
     horizon = tree.draft_horizon
@@ -73,13 +73,17 @@ def tree_accept(tree: DraftTree, target_tokens: _Array) -> Acceptance:
         acceptance_length=np.zeros(batch, np.int32),
         bonus_token=np.full(batch, -1, np.int32),
         status=np.zeros(batch, np.int32),
+        source_slots=None if seq_lens is None else np.full((batch, horizon + 1), -1, np.int32),
     )
     for b in range(batch):
+        placed = seq_lens is None or 0 <= int(seq_lens[b]) <= 2**31 - 1 - nodes
         count, parents = int(tree.num_nodes[b]), tree.parents[b]
         path, status = [0], RequestStatus(0)
         if not 1 <= count <= nodes:
             status = RequestStatus.BAD_COUNT
             path = [0] if count > nodes else []
+        elif not placed:
+            status = RequestStatus.BAD_LENGTH
         elif any(not 0 <= parents[node] < node for node in range(1, count)):
             status = RequestStatus.BAD_TREE
         else:
@@ -93,6 +97,8 @@ def tree_accept(tree: DraftTree, target_tokens: _Array) -> Acceptance:
         if path:
             answer.accepted_path[b, : len(path)] = path
             answer.bonus_token[b] = target_tokens[b, path[-1]]
+        if answer.source_slots is not None and seq_lens is not None and placed:
+            answer.source_slots[b, : len(path)] = [int(seq_lens[b]) + node for node in path]
     return answer
 
 

@@ -128,16 +128,23 @@ class Acceptance:
         acceptance_length: i32[B]; entries of the path = tokens the round emits, the bonus included.
         bonus_token: i32[B]; the target's token after the last accepted node.
         status: i32[B]; ``kdbench.native.RequestStatus`` bits.
+        source_slots: i32[B, D+1]; seq_lens + accepted_path, -1 behind the path; None unless asked for.
     """
 
     accepted_path: Array
     acceptance_length: Array
     bonus_token: Array
     status: Array
+    source_slots: Array | None = None
+
+    def arrays(self) -> dict[str, Array]:
+        """The fields that are there, by name."""
+        fields = ((field.name, getattr(self, field.name)) for field in dataclasses.fields(self))
+        return {name: array for name, array in fields if array is not None}
 
     def to_numpy(self) -> Acceptance:
         """The same answer in host memory."""
-        return Acceptance(**{field.name: to_numpy(getattr(self, field.name)) for field in dataclasses.fields(self)})
+        return Acceptance(**{name: to_numpy(array) for name, array in self.arrays().items()})
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

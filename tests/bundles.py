@@ -57,7 +57,9 @@ def tree_accept_cases(rng: np.random.Generator) -> Iterator[Arrays]:
         tokens = rng.integers(0, 4, (batch, nodes)).astype(np.int32)
         lengths = rng.integers(0, 100, batch).astype(np.int32)
         tree = DraftTree.from_parents(tokens, parents, counts, lengths, horizon)
-        yield _tree_accept_case(tree, targets(rng, tree, 4))
+        wanted = targets(rng, tree, 4)
+        yield _tree_accept_case(tree, wanted)
+        yield _tree_accept_case(tree, wanted, lengths)
     built = reference.tree_build(*candidates(rng, 8, 7, 8, "bf16"), 31)
     wanted = targets(rng, built, 10)
     yield _tree_accept_case(built, wanted)
@@ -65,17 +67,23 @@ def tree_accept_cases(rng: np.random.Generator) -> Iterator[Arrays]:
         built.parents[request, node] = parent
     built.num_nodes[5:] = [0, 33, -1]
     yield _tree_accept_case(built, wanted)
+    yield _tree_accept_case(built, wanted, np.array([7, -1, 2**31 - 1, 0, 2**31 - 33, -5, -5, 9], np.int32))
 
 
-def _tree_accept_case(tree: DraftTree, target_tokens: np.ndarray) -> Arrays:
-    answer = reference.tree_accept(tree, target_tokens)
-    return {
-        "token_ids": tree.token_ids,
-        "parents": tree.parents.copy(),  # the caller breaks the tree after this
-        "num_nodes": tree.num_nodes.copy(),
-        "target_tokens": target_tokens,
-        "draft_horizon": _i32(tree.draft_horizon),
-    } | _expected({name: getattr(answer, name) for name in answer.__dataclass_fields__})
+def _tree_accept_case(tree: DraftTree, target_tokens: np.ndarray, seq_lens: np.ndarray | None = None) -> Arrays:
+    answer = reference.tree_accept(tree, target_tokens, seq_lens)
+    asked = {} if seq_lens is None else {"seq_lens": seq_lens}
+    return (
+        {
+            "token_ids": tree.token_ids,
+            "parents": tree.parents.copy(),  # the caller breaks the tree after this
+            "num_nodes": tree.num_nodes.copy(),
+            "target_tokens": target_tokens,
+            "draft_horizon": _i32(tree.draft_horizon),
+        }
+        | asked
+        | _expected(answer.arrays())
+    )
 
 
 def verify_attn_cases(rng: np.random.Generator) -> Iterator[Arrays]:

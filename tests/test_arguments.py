@@ -129,6 +129,18 @@ def test_columns_at_the_floor_may_not_repeat_a_token(cpu_library):
             },
             "^out.bonus_token is None, and an array to write into is expected$",
         ),
+        (lambda t: {"lengths": np.zeros(2, np.int32)}, r"^seq_lens has shape \[2\], and \[B\] is expected with B = 1"),
+        (
+            lambda t: {
+                "lengths": np.zeros(1, np.int32),
+                "out": reference.tree_accept(t, np.zeros((1, 8), np.int32)),
+            },
+            "^seq_lens are given, and out has no source_slots: both or neither are expected$",
+        ),
+        (
+            lambda t: {"out": reference.tree_accept(t, np.zeros((1, 8), np.int32), np.zeros(1, np.int32))},
+            "^out has source_slots, and no seq_lens are given: both or neither are expected$",
+        ),
     ],
 )
 def test_tree_accept_argument_errors(cpu_library, change, sentence):
@@ -136,7 +148,10 @@ def test_tree_accept_argument_errors(cpu_library, change, sentence):
     changed = change(tree)
     with pytest.raises(InvalidArgument, match=sentence):
         kdbench.tree_accept(
-            changed.get("tree", tree), changed.get("target", np.zeros((1, 8), np.int32)), out=changed.get("out")
+            changed.get("tree", tree),
+            changed.get("target", np.zeros((1, 8), np.int32)),
+            changed.get("lengths"),
+            out=changed.get("out"),
         )
 
 

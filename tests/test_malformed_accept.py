@@ -22,14 +22,15 @@ INT_MAX, INT_MIN = 2**31 - 1, -(2**31)
 fuzz = settings(max_examples=150, deadline=None, derandomize=True, database=None)
 
 
-def accept_guarded(place, tree, target) -> Acceptance:
+def accept_guarded(place, tree, target, seq_lens=None) -> Acceptance:
     batch, horizon = len(target), tree.draft_horizon
     canaries = Canaries(place)
-    shapes = {"accepted_path": (batch, horizon + 1)} | dict.fromkeys(
+    paths = ("accepted_path",) if seq_lens is None else ("accepted_path", "source_slots")
+    shapes = dict.fromkeys(paths, (batch, horizon + 1)) | dict.fromkeys(
         ("acceptance_length", "bonus_token", "status"), (batch,)
     )
     out = Acceptance(**{name: canaries.array(shape, "int32") for name, shape in shapes.items()})
-    kdbench.tree_accept(on_backend(place, tree), place(target), out=out)
+    kdbench.tree_accept(on_backend(place, tree), place(target), None if seq_lens is None else place(seq_lens), out=out)
     canaries.check()
     return out.to_numpy()
 
@@ -67,9 +68,34 @@ class TestTreeAccept:
             assert answer.accepted_path[bad].tolist() == [0] + [-1] * 6
             assert answer.acceptance_length[bad] == 1
             assert answer.bonus_token[bad] == target[bad, 0]
-            for field in dataclasses.fields(answer):
-                others = np.arange(4) != bad
-                assert np.array_equal(getattr(answer, field.name)[others], getattr(sound, field.name)[others])
+            others = np.arange(4) != bad
+            for name, array in answer.arrays().items():
+                assert np.array_equal(array[others], sound.arrays()[name][others])
+
+    @pytest.mark.parametrize("length", [-1, INT_MIN, INT_MAX, INT_MAX - 24])
+    def test_a_length_without_slots_refuses_one_request(self, place, length):
+        tree, target = self.batch()
+        lengths = np.array([9, length, 0, INT_MAX - 25], np.int32)
+        sound = reference.tree_accept(tree, target)
+        answer = accept_guarded(place, tree, target, lengths)
+        tree_cases.assert_same_acceptance(answer, reference.tree_accept(tree, target, lengths))
+        assert answer.status.tolist() == [0, RequestStatus.BAD_LENGTH, 0, 0]
+        assert answer.accepted_path[1].tolist() == [0] + [-1] * 6
+        assert answer.bonus_token[1] == target[1, 0]
+        assert answer.source_slots[1].tolist() == [-1] * 7
+        for b in (0, 2, 3):
+            path = sound.accepted_path[b]
+            assert answer.source_slots[b].tolist() == [int(lengths[b]) + node if node >= 0 else -1 for node in path]
+        # A length that nobody asked about is not looked at.
+        assert reference.tree_accept(tree, target).status.tolist() == [0] * 4
+        # The count is judged first, and the tree after the length.
+        broken = dataclasses.replace(tree, num_nodes=np.array([26, 0, 25, 25], np.int32), parents=tree.parents.copy())
+        broken.parents[3, 4] = 4
+        lengths[[0, 3]] = -1
+        answer = accept_guarded(place, broken, target, lengths)
+        kinds = [RequestStatus.BAD_COUNT, RequestStatus.BAD_COUNT, 0, RequestStatus.BAD_LENGTH]
+        assert answer.status.tolist() == kinds
+        tree_cases.assert_same_acceptance(answer, reference.tree_accept(broken, target, lengths))
 
     @pytest.mark.parametrize("count", [0, -1, INT_MIN, 26, INT_MAX])
     def test_an_impossible_count_refuses_one_request(self, place, count):
@@ -144,8 +170,11 @@ class TestTreeAccept:
             target = rng.integers(0, 3, parents.shape).astype(np.int32)
             expected = reference.tree_accept(tree, target)
             tree_cases.assert_same_acceptance(accept_guarded(place, tree, target), expected)
-            statuses.update(expected.status.tolist())
+            lengths = rng.choice(np.array([0, 5, INT_MAX - nodes, INT_MAX - nodes + 1, -1, INT_MIN], np.int32), 8)
+            slots = reference.tree_accept(tree, target, lengths)
+            tree_cases.assert_same_acceptance(accept_guarded(place, tree, target, lengths), slots)
+            statuses.update(expected.status.tolist() + slots.status.tolist())
 
         check()
-        kinds = RequestStatus.BAD_TREE, RequestStatus.BAD_COUNT, RequestStatus.TOO_DEEP
+        kinds = RequestStatus.BAD_TREE, RequestStatus.BAD_COUNT, RequestStatus.TOO_DEEP, RequestStatus.BAD_LENGTH
         assert statuses == {0, *(int(kind) for kind in kinds)}

@@ -216,11 +216,14 @@ class TestCpuLibrary:
         memory = (ctypes.c_char * (size + 16))()
         params = abi.TreeAcceptParams.from_buffer(memory)
         params.max_nodes = 1
-        for struct_size in (0, 4, size - 1):
+        first_version = abi.TreeAcceptParams.seq_lens.offset  # the struct before the fields that were appended to it
+        for struct_size in (0, 4, first_version - 1):
             params.struct_size = struct_size
             with pytest.raises(KernelError, match="struct_size") as caught:
                 cpu_library.call("kdt_tree_accept", params)
             assert caught.value.status == native.Status.INVALID_ARGUMENT
+        params.struct_size = first_version
+        cpu_library.call("kdt_tree_accept", params)  # an older caller
         params.struct_size = size + 16
         cpu_library.call("kdt_tree_accept", params)  # a newer caller that uses no newer field
         memory[size + 9] = b"\1"

@@ -69,6 +69,9 @@ def test_random_trees_equal_the_oracle_in_every_bit(place):
         answer = kdbench.tree_accept(on_backend(place, tree), place(target))
         tree_cases.assert_same_acceptance(answer, expected)
         check_path(tree, target, answer.to_numpy())
+        seq_lens = rng.integers(0, 9000, TREES_A_CASE).astype(np.int32)
+        with_slots = kdbench.tree_accept(on_backend(place, tree), place(target), place(seq_lens))
+        tree_cases.assert_same_acceptance(with_slots, reference.tree_accept(tree, target, seq_lens))
         lengths.extend(expected.acceptance_length.tolist())
         rejected += int((expected.acceptance_length < counts).sum())
 

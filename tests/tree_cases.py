@@ -96,9 +96,7 @@ def assert_same_tree(actual: DraftTree, expected: DraftTree) -> None:
 
 def assert_same_acceptance(actual: Acceptance, expected: Acceptance) -> None:
     """As assert_same_tree."""
-    host = actual.to_numpy()
-    names = [field.name for field in dataclasses.fields(expected)]
-    _assert_same_arrays({n: getattr(host, n) for n in names}, {n: getattr(expected, n) for n in names})
+    _assert_same_arrays(actual.to_numpy().arrays(), expected.arrays())
 
 
 def _assert_same_arrays(actual: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:

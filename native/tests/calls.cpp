@@ -43,7 +43,7 @@ bool TreeBuildOutput::operator==(const TreeBuildOutput& other) const {
 
 bool TreeAcceptOutput::operator==(const TreeAcceptOutput& other) const {
     return accepted_path == other.accepted_path && acceptance_length == other.acceptance_length &&
-           bonus_token == other.bonus_token && status == other.status;
+           bonus_token == other.bonus_token && status == other.status && source_slots == other.source_slots;
 }
 
 bool VerifyAttnOutput::operator==(const VerifyAttnOutput& other) const {
@@ -109,12 +109,16 @@ TreeAcceptOutput run(const TreeAcceptInput& in) {
     p.acceptance_length = memory.output<int32_t>(batch);
     p.bonus_token = memory.output<int32_t>(batch);
     p.status = memory.output<int32_t>(batch);
+    const bool slots = !in.seq_lens.empty();
+    p.seq_lens = slots ? memory.input(in.seq_lens) : nullptr;
+    p.source_slots = slots ? memory.output<int32_t>(path) : nullptr;
     p.batch = in.batch;
     p.max_nodes = in.max_nodes;
     p.draft_horizon = in.draft_horizon;
     call(memory, p, kdt_tree_accept_workspace_size, kdt_tree_accept);
     return {memory.read(p.accepted_path, path), memory.read(p.acceptance_length, batch),
-            memory.read(p.bonus_token, batch), memory.read(p.status, batch)};
+            memory.read(p.bonus_token, batch), memory.read(p.status, batch),
+            memory.read(p.source_slots, slots ? path : 0)};
 }
 
 VerifyAttnOutput run(const VerifyAttnInput& in) {

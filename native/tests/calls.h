@@ -30,10 +30,11 @@ struct TreeBuildOutput {
 struct TreeAcceptInput {
     int32_t batch, max_nodes, draft_horizon;
     std::vector<int32_t> token_ids, parents, num_nodes, target_tokens;
+    std::vector<int32_t> seq_lens = {};  // empty: no source_slots are asked for
 };
 
 struct TreeAcceptOutput {
-    std::vector<int32_t> accepted_path, acceptance_length, bonus_token, status;
+    std::vector<int32_t> accepted_path, acceptance_length, bonus_token, status, source_slots;
 
     bool operator==(const TreeAcceptOutput& other) const;
 };

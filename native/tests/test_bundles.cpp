@@ -84,7 +84,9 @@ void tree_accept(const Case& c) {
     in.parents = c.values<int32_t>("parents");
     in.num_nodes = c.values<int32_t>("num_nodes");
     in.target_tokens = c.values<int32_t>("target_tokens");
+    if (c.has("seq_lens")) in.seq_lens = c.values<int32_t>("seq_lens");
     const TreeAcceptOutput got = run(in);
+    if (c.has("expect/source_slots")) CHECK_EQ(got.source_slots, c.values<int32_t>("expect/source_slots"));
     CHECK_EQ(got.status, c.values<int32_t>("expect/status"));
     CHECK_EQ(got.accepted_path, c.values<int32_t>("expect/accepted_path"));
     CHECK_EQ(got.acceptance_length, c.values<int32_t>("expect/acceptance_length"));

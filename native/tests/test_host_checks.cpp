@@ -168,6 +168,13 @@ HOST_TEST(host_checks_tree_accept) {
     POINTER_REFUSED(tree_accept, acceptance_length, int32_t);
     POINTER_REFUSED(tree_accept, bonus_token, int32_t);
     POINTER_REFUSED(tree_accept, status, int32_t);
+    OPTIONAL_REFUSED(tree_accept, seq_lens, int32_t);
+    kdt_tree_accept_params slots = tree_accept();
+    slots.source_slots = somewhere<int32_t>();
+    refused(kdt_tree_accept, slots, "seq_lens is NULL, wanted int32 [batch] beside source_slots");
+    slots.seq_lens = somewhere<int32_t>();
+    slots.source_slots = odd<int32_t>();
+    refused(kdt_tree_accept, slots, "source_slots is at address ");
 }
 
 HOST_TEST(host_checks_verify_attn) {

@@ -108,6 +108,32 @@ TEST(tree_accept_too_deep) {
     check_answer({1, 4, 2, tokens, parents, {4}, {1, 2, 0, 4}}, {0, 1, 2}, 3, 0);
 }
 
+TEST(tree_accept_source_slots) {
+    const int32_t far = std::numeric_limits<int32_t>::max();
+    TreeAcceptInput in = three_levels({11, 21, 0, 0, 31, 0, 0, 0});
+    CHECK_EQ(run(in).source_slots, Ints{});
+    for (const int32_t prefix : {0, 5, far - 8}) {
+        in.seq_lens = {prefix};
+        const TreeAcceptOutput got = run(in);
+        CHECK_EQ(got.accepted_path, (Ints{0, 1, 2, -1}));
+        CHECK_EQ(got.source_slots, (Ints{prefix, prefix + 1, prefix + 2, -1}));
+        CHECK_EQ(got.status, Ints{0});
+    }
+    for (const int32_t prefix : {-1, far, far - 7, std::numeric_limits<int32_t>::min()}) {
+        in.seq_lens = {prefix};
+        check_answer(in, {0, -1, -1, -1}, 1, 11, KDT_REQ_BAD_LENGTH);
+        CHECK_EQ(run(in).source_slots, (Ints{-1, -1, -1, -1}));
+    }
+    // A refused tree keeps its root, and the root its slot; without nodes there is none.
+    in.seq_lens = {7};
+    in.parents[3] = 3;
+    check_answer(in, {0, -1, -1, -1}, 1, 11, KDT_REQ_BAD_TREE);
+    CHECK_EQ(run(in).source_slots, (Ints{7, -1, -1, -1}));
+    in.num_nodes = {0};
+    check_answer(in, {-1, -1, -1, -1}, 0, -1, KDT_REQ_BAD_COUNT);
+    CHECK_EQ(run(in).source_slots, (Ints{-1, -1, -1, -1}));
+}
+
 TEST(tree_accept_bad_neighbours_change_nothing) {
     TreeAcceptInput in = {3, 4, 3, {}, {}, {4, 4, 4}, {}};
     for (int b = 0; b < 3; ++b) {

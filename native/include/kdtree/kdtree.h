@@ -120,7 +120,9 @@ typedef struct kdt_tree_build_params {
 // ---- tree_accept: the longest path from the root that agrees with the target
 // A refused request answers accepted_path [0, -1, ...], acceptance_length 1, bonus_token target_tokens[b, 0]: the root
 // row sees the prefix alone, so its token is right whatever the tree. KDT_REQ_BAD_COUNT with num_nodes <= 0 answers
-// [-1, ...], 0 and -1.
+// [-1, ...], 0 and -1. With source_slots, the logical slots that hold the accepted nodes' latents come out as well:
+// entry k belongs in slot P + k. Then a P outside [0, INT32_MAX - N] refuses as KDT_REQ_BAD_LENGTH, behind
+// KDT_REQ_BAD_COUNT and before the others, and its source_slots are all -1.
 typedef struct kdt_tree_accept_params {
     uint32_t struct_size;
     const int32_t* token_ids;      // [B, N]
@@ -137,6 +139,8 @@ typedef struct kdt_tree_accept_params {
     void* stream;
     void* workspace;
     size_t workspace_size;
+    const int32_t* seq_lens;  // [B] P; may be NULL when source_slots is
+    int32_t* source_slots;    // [B, D+1] P + accepted_path where that is >= 0, else -1; may be NULL
 } kdt_tree_accept_params;
 
 // ---- verify_attn: MLA-absorb attention of the tree's nodes over prefix and tree

@@ -157,6 +157,9 @@ void check_tree_accept(const kdt_tree_accept_params& p) {
     check_pointer(call, "acceptance_length", p.acceptance_length, 4, "int32 [batch]");
     check_pointer(call, "bonus_token", p.bonus_token, 4, "int32 [batch]");
     check_pointer(call, "status", p.status, 4, "int32 [batch]");
+    if (p.source_slots != nullptr) check_pointer(call, "seq_lens", p.seq_lens, 4, "int32 [batch] beside source_slots");
+    check_optional(call, "seq_lens", p.seq_lens, 4);
+    check_optional(call, "source_slots", p.source_slots, 4);
 }
 
 // ---- verify_attn

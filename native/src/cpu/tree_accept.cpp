@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include "core/checks.h"
 #include "cpu/parallel.h"
@@ -44,12 +45,17 @@ int32_t walk(const Tree& tree, int32_t draft_horizon, int32_t* path) {
 void accept_request(const kdt_tree_accept_params& p, int64_t b) {
     const int64_t nodes_at = b * p.max_nodes;
     const Tree tree = {p.token_ids + nodes_at, p.parents + nodes_at, p.target_tokens + nodes_at, p.num_nodes[b]};
-    int32_t* const path = p.accepted_path + b * (p.draft_horizon + int64_t{1});
+    const int64_t path_at = b * (p.draft_horizon + int64_t{1});
+    int32_t* const path = p.accepted_path + path_at;
+    const int32_t prefix = p.source_slots != nullptr ? p.seq_lens[b] : 0;
+    const bool placed = prefix >= 0 && prefix <= std::numeric_limits<int32_t>::max() - p.max_nodes;
 
     int32_t status = 0;
     int32_t length = 0;
     if (tree.num_nodes < 1 || tree.num_nodes > p.max_nodes) {
         status = KDT_REQ_BAD_COUNT;
+    } else if (!placed) {
+        status = KDT_REQ_BAD_LENGTH;
     } else if (!parents_are_sound(tree)) {
         status = KDT_REQ_BAD_TREE;
     } else {
@@ -59,6 +65,8 @@ void accept_request(const kdt_tree_accept_params& p, int64_t b) {
     if (status != 0 && tree.num_nodes > 0) path[length++] = 0;
 
     std::fill(path + length, path + p.draft_horizon + 1, -1);
+    for (int32_t k = 0; p.source_slots != nullptr && k <= p.draft_horizon; ++k)
+        p.source_slots[path_at + k] = placed && k < length ? prefix + path[k] : -1;
     p.acceptance_length[b] = length;
     p.bonus_token[b] = length > 0 ? tree.target_tokens[path[length - 1]] : -1;
     p.status[b] = status;

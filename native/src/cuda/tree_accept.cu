@@ -27,10 +27,12 @@ struct AcceptArgs {
     const int32_t* parents;
     const int32_t* num_nodes;
     const int32_t* target_tokens;
+    const int32_t* seq_lens;
     int32_t* accepted_path;
     int32_t* acceptance_length;
     int32_t* bonus_token;
     int32_t* status;
+    int32_t* source_slots;
     int max_nodes;
     int draft_horizon;
 };
@@ -59,6 +61,8 @@ __global__ void __launch_bounds__(kThreads) accept_path(const AcceptArgs args) {
 
     // Pads are read as well (and ignored): waiting for num_nodes first would cost a second trip to memory.
     const int num_nodes = args.num_nodes[b];
+    const bool wants_slots = args.source_slots != nullptr;
+    const int prefix = wants_slots ? args.seq_lens[b] : 0;
     int32_t token[kEach], parent[kEach], own_target[kEach];
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {
@@ -103,12 +107,21 @@ __global__ void __launch_bounds__(kThreads) accept_path(const AcceptArgs args) {
     // Beyond the horizon stands what a lane got there, or where the walk stopped.
     const bool beyond = thread > args.draft_horizon && mine != kEnd;
     const bool deep = __any_sync(kAllLanes, beyond) || entry != kEnd;
-    const int status = !counted ? KDT_REQ_BAD_COUNT : is_broken ? KDT_REQ_BAD_TREE : deep ? KDT_REQ_TOO_DEEP : 0;
+    const bool placed = prefix >= 0 && prefix <= INT32_MAX - args.max_nodes;
+    const int status = !counted    ? KDT_REQ_BAD_COUNT
+                       : !placed   ? KDT_REQ_BAD_LENGTH
+                       : is_broken ? KDT_REQ_BAD_TREE
+                       : deep      ? KDT_REQ_TOO_DEEP
+                                   : 0;
     if (status != 0) mine = thread == 0 && num_nodes >= 1 ? 0 : kEnd;
     const bool on_path = mine != kEnd;
     const int length = __popc(__ballot_sync(kAllLanes, on_path));
     const int node = on_path ? static_cast<int>(mine / sizeof(uint32_t)) : -1;
-    if (thread <= args.draft_horizon) args.accepted_path[b * (args.draft_horizon + 1) + thread] = node;
+    if (thread <= args.draft_horizon) {
+        const int64_t at = b * (args.draft_horizon + 1) + thread;
+        args.accepted_path[at] = node;
+        if (wants_slots) args.source_slots[at] = on_path && placed ? prefix + node : -1;
+    }
     if (thread == (length > 0 ? length - 1 : 0)) args.bonus_token[b] = on_path ? target[node] : -1;
     if (thread == 0) {
         args.acceptance_length[b] = length;
@@ -136,8 +149,9 @@ extern "C" kdt_status kdt_tree_accept(const kdt_tree_accept_params* params) {
         kdt::cuda::current_device();
         if (p.batch == 0) return;
         using namespace kdt::cuda;
-        const AcceptArgs args = {p.token_ids,         p.parents,     p.num_nodes, p.target_tokens, p.accepted_path,
-                                 p.acceptance_length, p.bonus_token, p.status,    p.max_nodes,     p.draft_horizon};
+        const AcceptArgs args = {p.token_ids, p.parents,       p.num_nodes,         p.target_tokens,
+                                 p.seq_lens,  p.accepted_path, p.acceptance_length, p.bonus_token,
+                                 p.status,    p.source_slots,  p.max_nodes,         p.draft_horizon};
         const cudaStream_t stream = static_cast<cudaStream_t>(p.stream);
         if (p.max_nodes <= 33)
             launch_overlapped(accept_path<32, 1>, p.batch, 32, stream, args);
