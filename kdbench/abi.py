@@ -118,9 +118,19 @@ class VerifyAttnParams(Params):
     )
 
 
+class KvCompactParams(Params):
+    """``kdt_kv_compact_params``: shapes and dtypes stand in kdtree.h."""
+
+    _fields_ = _fields(
+        "kv_cache block_table seq_lens accepted_path status",
+        "batch draft_horizon num_layers num_pages page_size max_pages_per_seq row_bytes",
+    )
+
+
 PARAMS: dict[str, type[Params]] = {
     "kdt_draft_topk": DraftTopkParams,
     "kdt_tree_build": TreeBuildParams,
     "kdt_tree_accept": TreeAcceptParams,
     "kdt_verify_attn": VerifyAttnParams,
+    "kdt_kv_compact": KvCompactParams,
 }

@@ -234,6 +234,12 @@ def _numpy_dtype(name: str) -> np.dtype[Any]:
     return np.dtype(name)
 
 
+def itemsize(dtype: str) -> int:
+    """Bytes of one element of a ``View.dtype`` that NumPy or Torch alone may know."""
+    sizes = {"bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1}
+    return sizes.get(dtype) or np.dtype(dtype).itemsize
+
+
 def scratch(like: View, nbytes: int, stream: int = 0) -> tuple[Array, int]:
     """``nbytes`` of workspace beside ``like``, and its address, aligned to 256 bytes as cudaMalloc does."""
     block = empty(like, (nbytes + 255,), "uint8", stream)

@@ -24,15 +24,23 @@ class Call:
         library: the library it is called in.
         params: its params struct.
         outputs: arrays that a launch writes, by name.
+        in_place: arrays that a launch reads and changes, by name.
     """
 
     def __init__(
-        self, symbol: str, library: native.Library, params: native.Params, outputs: dict[str, Array], keep: Any
+        self,
+        symbol: str,
+        library: native.Library,
+        params: native.Params,
+        outputs: dict[str, Array],
+        in_place: dict[str, Array],
+        keep: Any,
     ) -> None:
         self.symbol = symbol
         self.library = library
         self.params = params
         self.outputs = outputs
+        self.in_place = in_place
         self._keep = keep  # the params hold bare addresses of these
         self._function = library.function(symbol)
         self._reference = ctypes.byref(params)
@@ -55,6 +63,7 @@ class CallBuilder:
         self.shapes = Shapes()
         self.pointers: dict[str, int] = {}
         self.outputs: dict[str, Array] = {}
+        self.in_place: dict[str, Array] = {}
         self._keep: list[Any] = []
         self._pending: list[tuple[str, Array | None, tuple[int, ...], str | tuple[str, ...]]] = []
 
@@ -62,6 +71,14 @@ class CallBuilder:
         """An input: checked against ``shape`` and kept alive."""
         seen = self.shapes.take(name, array, shape, dtypes)
         self.pointers[name] = seen.pointer
+        self._keep.append(seen.owner)
+        return seen
+
+    def change(self, name: str, array: Array, shape: tuple[str | int, ...], dtypes: str | tuple[str, ...]) -> View:
+        """An input that the call also writes to."""
+        seen = self.shapes.take(name, array, shape, dtypes, write=True)
+        self.pointers[name] = seen.pointer
+        self.in_place[name] = array
         self._keep.append(seen.owner)
         return seen
 
@@ -92,7 +109,7 @@ class CallBuilder:
             block, address = scratch(first, needed, handle)
             self._keep.append(block)
             params.workspace, params.workspace_size = address, needed
-        return Call(symbol, chosen, params, self.outputs, self._keep)
+        return Call(symbol, chosen, params, self.outputs, self.in_place, self._keep)
 
 
 def _library(backend: str | None, library: native.Library | None, first: View) -> native.Library:

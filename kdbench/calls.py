@@ -11,13 +11,23 @@ import math
 from typing import Any
 
 from kdbench import native
-from kdbench.arrays import BF16, MASK_WORD, Array, view
+from kdbench.arrays import BF16, MASK_WORD, Array, itemsize, view
 from kdbench.call_builder import Call, CallBuilder, in_range, of_type, output_record
 from kdbench.errors import InvalidArgument
 from kdbench.tree import Acceptance, DraftTopk, DraftTree
 
-__all__ = ["Call", "prepare_draft_topk", "prepare_tree_accept", "prepare_tree_build", "prepare_verify_attn"]
+__all__ = [
+    "Call",
+    "prepare_draft_topk",
+    "prepare_kv_compact",
+    "prepare_tree_accept",
+    "prepare_tree_build",
+    "prepare_verify_attn",
+]
 
+# What a cache may hold: rows are moved as bytes.
+KV_DTYPES = (*BF16, "float16", "float32", "uint8", "int8", "float8_e4m3fn", "float8_e5m2")
+_ROW_ALIGNMENT = 16
 KV_WIDTH = native.KV_LORA_RANK + native.QK_ROPE_HEAD_DIM
 _OptionalArrays = dict[str, Array | None]
 
@@ -165,6 +175,39 @@ def prepare_draft_topk(
     sizes = {"rows": in_range("the number of rows", math.prod(leading), 0, 2**31 - 1), "vocab_size": vocab_size}
     sizes |= {"topk": topk, "logits_dtype": native.DTYPE_F32 if element == "float32" else native.DTYPE_BF16}
     return call.finish("kdt_draft_topk", backend, library, stream, **sizes)
+
+
+def prepare_kv_compact(
+    kv_cache: Array,
+    block_table: Array,
+    seq_lens: Array,
+    accepted_path: Array,
+    *,
+    backend: str | None = None,
+    stream: Any = None,
+    status: Array | None = None,
+    library: native.Library | None = None,
+) -> Call:
+    """A prepared ``kdbench.kv_compact``; ``library`` overrides the installed one."""
+    call = CallBuilder()
+    one_layer = len(view("kv_cache", kv_cache).shape) == 3
+    shape = ("num_pages", "page_size", "row") if one_layer else ("num_layers", "num_pages", "page_size", "row")
+    seen = call.change("kv_cache", kv_cache, shape, KV_DTYPES)
+    call.read("block_table", block_table, ("B", "max_pages_per_seq"), "int32")
+    call.read("seq_lens", seq_lens, ("B",), "int32")
+    call.read("accepted_path", accepted_path, ("B", "D+1"), "int32")
+    horizon = in_range("draft_horizon D", call.shapes["D+1"] - 1, 0, native.MAX_DRAFT_HORIZON)
+    paging = ("num_pages", "page_size", "max_pages_per_seq")
+    sizes = {name: in_range(name, call.shapes[name], 1, 2**31 - 1) for name in paging}
+    row_bytes = in_range("the size of a row in bytes", call.shapes["row"] * itemsize(seen.dtype), 0, 2**31 - 1)
+    if row_bytes % _ROW_ALIGNMENT or not row_bytes:
+        raise InvalidArgument(
+            f"a row of kv_cache has {row_bytes} bytes, and a multiple of {_ROW_ALIGNMENT} is expected"
+        )
+    call.write("status", status, (call.shapes["B"],), "int32")
+    layers = 1 if one_layer else in_range("num_layers", call.shapes["num_layers"], 0, 2**31 - 1)
+    sizes |= {"batch": call.shapes["B"], "draft_horizon": horizon, "num_layers": layers, "row_bytes": row_bytes}
+    return call.finish("kdt_kv_compact", backend, library, stream, **sizes)
 
 
 def _single(softmax_scale: float) -> float:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Golden outputs: what a kernel must have written before, and after, it is timed.
 
-``golden.json`` holds one entry a workload. tree_build and tree_accept are bit-exact on every backend, so theirs is a
-SHA-256 of the output bytes. Attention and log-probs are not, so theirs is a sketch of the oracle's answer for a few
-rows: enough to see a wrong kernel, small enough to commit. ``python -m kdbench.golden_writer`` writes the
+``golden.json`` holds one entry a workload. tree_build, tree_accept and kv_compact are bit-exact on every backend, so
+theirs is a SHA-256 of the output bytes. Attention and log-probs are not, so theirs is a sketch of the oracle's answer
+for a few rows: enough to see a wrong kernel, small enough to commit. ``python -m kdbench.golden_writer`` writes the
 file.
 """
 

@@ -44,6 +44,9 @@ def _oracle(workload: workloads.Workload, arrays: dict[str, Any]) -> dict[str, A
         rows = sampled_attention.sample_rows(workload.seed, arrays["num_nodes"], workload.shape["heads"])
         out, lse = sampled_attention.attend(arrays, rows, workloads.SOFTMAX_SCALE)
         return golden.attention_sketch(arrays["num_nodes"], rows, out, lse)
+    if workload.kernel == "kv_compact":
+        status = reference.kv_compact(**arrays)
+        return golden.exact({"kv_cache": arrays["kv_cache"], "status": status})
     answer = reference.draft_topk(arrays["logits"], workload.shape["topk"])
     return golden.topk_sketch(answer.log_probs, answer.token_ids, answer.status)
 

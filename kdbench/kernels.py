@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The four kernels of a DDTree round: draft_topk, tree_build, verify_attn, tree_accept.
+"""The kernels of a DDTree round: draft_topk, tree_build, verify_attn, tree_accept, kv_compact.
 
 Arrays come from NumPy, CuPy or Torch (or anything with an array protocol), row-major; results are of the same kind.
 Host arrays go to the CPU library and device arrays to the CUDA library, on the current stream of their framework
@@ -21,6 +21,7 @@ from kdbench.arrays import Array, to_numpy, view
 from kdbench.calls import (
     Call,
     prepare_draft_topk,
+    prepare_kv_compact,
     prepare_tree_accept,
     prepare_tree_build,
     prepare_verify_attn,
@@ -31,7 +32,9 @@ from kdbench.tree import Acceptance, DraftTopk, DraftTree
 __all__ = [
     "Call",
     "draft_topk",
+    "kv_compact",
     "prepare_draft_topk",
+    "prepare_kv_compact",
     "prepare_tree_accept",
     "prepare_tree_build",
     "prepare_verify_attn",
@@ -118,7 +121,7 @@ def tree_accept(
         accepted_path i32[B, D+1], acceptance_length i32[B] (bonus included), bonus_token i32[B] and status i32[B]:
         BAD_COUNT, BAD_TREE or TOO_DEEP for a refused request, which accepts the root only. With seq_lens also
         source_slots i32[B, D+1]: the logical slots P + accepted_path, -1 behind the path; their latents belong in
-        slots P, P + 1, ... A P below 0, or so large that slots leave int32, is
+        slots P, P + 1, ... (``kv_compact`` moves them). A P below 0, or so large that slots leave int32, is
         BAD_LENGTH, and has no slots.
     """
     call = prepare_tree_accept(tree, target_tokens, seq_lens, backend=backend, stream=stream, out=out)
@@ -207,6 +210,44 @@ def draft_topk(
     return out or DraftTopk(
         log_probs=values["topk_log_probs"], token_ids=values["topk_token_ids"], status=values["status"]
     )
+
+
+def kv_compact(
+    kv_cache: Array,
+    block_table: Array,
+    seq_lens: Array,
+    accepted_path: Array,
+    *,
+    backend: str | None = None,
+    stream: Any = None,
+    status: Array | None = None,
+) -> Array:
+    """Move the cached rows of the accepted nodes behind the prefix, in place and in every layer.
+
+    The row of logical slot P + accepted_path[b, k] goes to slot P + k, P = seq_lens[b], as if all rows of a request
+    were read before one is written; slots P to P + acceptance_length - 1 are then committed. RoPE stays right, since a
+    node at depth k was rotated for position P + k. It is the copy that SGLang's ``move_kv_cache`` makes after
+    ``verify_tree_greedy``.
+
+    Args:
+        kv_cache: [num_pages, page_size, W] or [num_layers, num_pages, page_size, W] of bf16, fp8 or any other dtype of
+            1, 2 or 4 bytes; a row of W must be a multiple of 16 bytes, and the array aligned to 16. It is changed.
+        block_table: i32[B, max_pages_per_seq] as in ``verify_attn``; the same for all layers. What one request moves
+            must lie in pages of its own.
+        seq_lens: i32[B] committed tokens, the tree excluded.
+        accepted_path: i32[B, D+1] as ``tree_accept`` gives it; all -1 moves nothing.
+        backend, stream: see ``tree_build``.
+        status: i32[B] to write into.
+
+    Returns:
+        status i32[B]: BAD_TREE (a path that is not 0, rising, then -1), BAD_LENGTH or BAD_PAGE for a refused request,
+        of which nothing was moved.
+    """
+    call = prepare_kv_compact(
+        kv_cache, block_table, seq_lens, accepted_path, backend=backend, stream=stream, status=status
+    )
+    call.launch()
+    return call.outputs["status"]
 
 
 def _check_candidates(log_probs: np.ndarray[Any, Any], token_ids: np.ndarray[Any, Any]) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -176,6 +177,36 @@ def verify_attn(
             out[b, i] = weights @ rows[:, :rank] / total
             lse[b, i] = (top + np.log(total))[:, 0]
     return out, lse
+
+
+def kv_compact(kv_cache: _Array, block_table: _Array, seq_lens: _Array, accepted_path: _Array) -> _Array:
+    """``kdbench.kv_compact``: moves rows of ``kv_cache``, a NumPy array, in place and returns status i32[B]."""
+    num_pages, page_size = kv_cache.shape[-3:-1]
+    layers = kv_cache.reshape(-1, num_pages * page_size, kv_cache.shape[-1])
+    status = np.zeros(len(seq_lens), np.int32)
+    for b, entries in enumerate(accepted_path.tolist()):
+        path = entries[: entries.index(-1)] if -1 in entries else entries
+        rising = path[:1] in ([], [0]) and all(node > before for before, node in itertools.pairwise(path))
+        if not rising or any(entry != -1 for entry in entries[len(path) :]):
+            status[b] = RequestStatus.BAD_TREE
+            continue
+        prefix = int(seq_lens[b])
+        moves = [(prefix + node, prefix + k) for k, node in enumerate(path) if node != k]
+        if not moves:
+            continue
+        if prefix < 0 or prefix + path[-1] >= block_table.shape[1] * page_size:
+            status[b] = RequestStatus.BAD_LENGTH
+            continue
+        slots = np.array(moves)
+        pages = block_table[b, slots // page_size].astype(np.int64)
+        if ((pages < 0) | (pages >= num_pages)).any():
+            status[b] = RequestStatus.BAD_PAGE
+            continue
+        source, target = (pages * page_size + slots % page_size).T
+        moved = layers[:, source]  # indexing copies: all rows are read before one is written
+        for k, row in enumerate(target):
+            layers[:, row] = moved[:, k]
+    return status
 
 
 def draft_topk(logits: _Array, k: int) -> DraftTopk:

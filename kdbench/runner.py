@@ -28,12 +28,19 @@ from kdbench.errors import InvalidArgument, KdbenchError
 from kdbench.timing import MODES
 
 # What a reader of one number wants: the engine's steady state of the tree kernels, attention with its prefix in memory.
-PRIMARY_MODE = {"tree_build": "hot", "tree_accept": "hot", "verify_attn": "cold", "draft_topk": "hot"}
+PRIMARY_MODE = {
+    "tree_build": "hot",
+    "tree_accept": "hot",
+    "verify_attn": "cold",
+    "draft_topk": "hot",
+    "kv_compact": "hot",
+}
 _SUITES = {
     "tree_build": "bench_tree_build.TreeBuild",
     "tree_accept": "bench_tree_accept.TreeAccept",
     "verify_attn": "bench_verify_attn.VerifyAttn",
     "draft_topk": "bench_draft_topk.DraftTopk",
+    "kv_compact": "bench_kv_compact.KvCompact",
 }
 # What a library is built from: a commit that changes only tests or the bench would be the same one measured twice.
 _ENGINE = tuple(f"native/{name}" for name in ("include", "src", "python", "cmake", "CMakeLists.txt", "pyproject.toml"))

@@ -100,8 +100,11 @@ class Subject:
 
     @property
     def touched_bytes(self) -> int:
-        """Bytes of all inputs and outputs of one call."""
-        return sum(int(array.nbytes) for array in (*self.inputs.values(), *self.call.outputs.values()))
+        """Bytes of all inputs and outputs of one call; of what it changes in place, those that it must move."""
+        in_place = self.call.in_place
+        arrays = [array for name, array in self.inputs.items() if name not in in_place]
+        moved = self.workload.bytes_moved if in_place else 0
+        return moved + sum(int(array.nbytes) for array in (*arrays, *self.call.outputs.values()))
 
     def verify(self) -> None:
         """One launch into poisoned outputs, checked; DigestMismatch when it is wrong."""
@@ -111,7 +114,8 @@ class Subject:
 
     def check(self, call: Call) -> None:
         """Compare what ``call`` last wrote with the golden outputs."""
-        self.workload.check({name: _to_host(array) for name, array in call.outputs.items()})
+        written = {**call.outputs, **call.in_place}
+        self.workload.check({name: _to_host(array) for name, array in written.items()})
 
     def clock(self, mode: str) -> Callable[[int], Measurement]:
         """A function from a number of samples to the measurement in ``mode``."""
@@ -144,7 +148,7 @@ def measure(subject: Subject, mode: str, samples: int = SAMPLES_PER_PROCESS) -> 
 
 
 def poison(call: Call) -> None:
-    """Fill every output with a pattern that no correct output keeps."""
+    """Fill every output with a pattern that no correct output keeps; what a call changes in place is its input."""
     for array in call.outputs.values():
         array.reshape(-1).view(np.uint8).fill(POISON)
 

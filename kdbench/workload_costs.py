@@ -50,9 +50,17 @@ def draft_topk(shape: Mapping[str, Any], sizes: Mapping[str, Any]) -> Cost:
     return Cost(shape["rows"] * (shape["vocab_size"] * element + 8 * shape["topk"] + 4), 0)
 
 
+def kv_compact(shape: Mapping[str, Any], sizes: Mapping[str, Any]) -> Cost:
+    """Each row that moves read and written once a layer; paths, lengths, two pages a move in, status out."""
+    path = sizes["accepted_path"]
+    moves = int((path > np.arange(path.shape[1])).sum())
+    return Cost(moves * (2 * _KV_ROW * int(shape["layers"]) + 8) + path.size * 4 + len(path) * 8, 0)
+
+
 COSTS: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any]], Cost]] = {
     "tree_build": tree_build,
     "tree_accept": tree_accept,
     "verify_attn": verify_attn,
     "draft_topk": draft_topk,
+    "kv_compact": kv_compact,
 }

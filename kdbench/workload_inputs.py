@@ -242,6 +242,57 @@ def attention(
     return {name: xp.asarray(array) for name, array in arrays.items()}
 
 
+def accepted_paths(seed: int, *, batch: int, horizon: int, nodes: int, prefix: int) -> dict[str, Array]:
+    """The part of ``accepted_rows`` that says how much moves: seq_lens i32[B] and accepted_path i32[B, D+1].
+
+    Lengths are ragged (request 0 has the whole prefix and a path of D + 1). All nodes but the root stand beyond the
+    horizon, so that no target is a source: the same call again moves the same rows.
+    """
+    bits = Bits(seed)
+    path = np.full((batch, horizon + 1), -1, np.int32)
+    path[:, 0] = 0
+    lengths = horizon - bits.below(horizon // 2 + 1, batch)
+    lengths[0] = horizon
+    for b, length in enumerate(lengths.tolist()):
+        beyond = np.argsort(bits.raw("<u8", nodes - horizon - 1), kind="stable")[:length]
+        path[b, 1 : length + 1] = horizon + 1 + np.sort(beyond)
+    seq_lens = np.full(batch, prefix, np.int32)
+    seq_lens[1:] -= bits.below(prefix // 4 + 1, batch - 1).astype(np.int32)
+    return {"seq_lens": seq_lens, "accepted_path": path}
+
+
+def accepted_rows(
+    seed: int,
+    *,
+    layers: int,
+    batch: int,
+    horizon: int,
+    nodes: int,
+    prefix: int,
+    page_size: int,
+    hashed: bool = False,
+    xp: Any = np,
+) -> dict[str, Any]:
+    """Everything kv_compact reads, bf16 as uint16 words; pages are scattered.
+
+    A ``hashed`` cache comes from ``kdbench.counter_bits``; ``xp`` is numpy or cupy.
+
+    Returns:
+        kv_cache u16[layers, pages, page_size, 576], block_table i32[B, pages per request], and ``accepted_paths``.
+    """
+    bits = Bits(seed + 1_000_000)
+    pages = -(-(prefix + nodes) // page_size)
+    scattered = np.argsort(bits.raw("<u8", batch * pages), kind="stable")
+    shape = (layers, batch * pages, page_size, KV_LORA_RANK + QK_ROPE_HEAD_DIM)
+    cache = counter_bits.bf16_words(seed * 16, _KV_EXPONENT, shape, xp) if hashed else _bf16(bits, _KV_EXPONENT, *shape)
+    arrays = {
+        "kv_cache": cache,
+        "block_table": scattered.reshape(batch, pages).astype(np.int32),
+        **accepted_paths(seed, batch=batch, horizon=horizon, nodes=nodes, prefix=prefix),
+    }
+    return {name: xp.asarray(array) for name, array in arrays.items()}
+
+
 def draft_logits(seed: int, *, rows: int, dtype: str, hashed: bool = False, xp: Any = np) -> dict[str, Any]:
     """Logits of a drafter: f32 or bf16 words [rows, VOCAB_SIZE], bell-shaped, standard deviation 4.6.
 

@@ -128,6 +128,23 @@ def _topk(
     )
 
 
+def _compact(seed: int, layers: int, batch: int, page_size: int, quick: bool = False) -> Workload:
+    return _workload(
+        f"l{layers}-d15-n{batch}-ps{page_size}",
+        "kv_compact",
+        seed,
+        "memory" if layers * batch > 1000 else "latency",
+        quick,
+        _BOTH,
+        layers=layers,
+        batch=batch,
+        horizon=15,
+        nodes=65,
+        prefix=60,
+        page_size=page_size,
+    )
+
+
 _ALL = (
     _build(1001, 15, 7, 8, 1, "sharp", quick=True),
     _build(1002, 15, 7, 8, 32, "flat"),
@@ -254,6 +271,12 @@ _ALL = (
     _even(3235, 64, 64, 4096, 8, 1),
     _even(3236, 8, 8, 65536, 32, 1, peak=True),
     _device(_topk(4005, 960, 64, "bf16"), peak=True),
+    _compact(5001, 1, 1, 64, quick=True),
+    _compact(5002, 1, 32, 64),
+    _compact(5003, 1, 32, 1),
+    _compact(5004, 61, 1, 64),
+    _device(_compact(5005, 61, 32, 64)),
+    _device(_compact(5006, 61, 32, 1)),
 )
 
 REGISTRY = MappingProxyType({workload.name: workload for workload in _ALL})

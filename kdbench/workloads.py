@@ -20,7 +20,7 @@ from kdbench.errors import KdbenchError
 from kdbench.native import Library
 from kdbench.tree import DraftTree
 
-KERNELS = ("tree_build", "tree_accept", "verify_attn", "draft_topk")
+KERNELS = ("tree_build", "tree_accept", "verify_attn", "draft_topk", "kv_compact")
 # softmax_scale of Kimi K2-0905/K2.5/K2.6: 192^-1/2 times the square of yarn's mscale at factor 64.
 SOFTMAX_SCALE = 0.1446796258
 
@@ -56,6 +56,8 @@ class Workload:
         if self.kernel == "draft_topk":
             del shape["topk"], shape["vocab_size"]
             return make.draft_logits(self.seed, **shape, xp=xp)
+        if self.kernel == "kv_compact":
+            return make.accepted_rows(self.seed, **shape, xp=xp)
         if self.kernel == "tree_build":
             del shape["budget"]
             arrays = make.draft_log_probs(self.seed, **shape)
@@ -77,6 +79,8 @@ class Workload:
             return calls.prepare_verify_attn(
                 **arrays, softmax_scale=SOFTMAX_SCALE, status=status, backend=backend, library=library
             )
+        if self.kernel == "kv_compact":
+            return calls.prepare_kv_compact(**arrays, backend=backend, library=library)
         return calls.prepare_draft_topk(arrays["logits"], self.shape["topk"], backend=backend, library=library)
 
     def check(self, outputs: Mapping[str, np.ndarray[Any, Any]]) -> None:
@@ -123,12 +127,15 @@ class Workload:
         return workload_costs.Cost(entry["bytes_moved"], entry["flops"]) if entry else self.computed_cost()
 
     def computed_cost(self) -> workload_costs.Cost:
-        """Bytes and FLOPs, from the shape (and for verify_attn from the tree masks themselves)."""
+        """Bytes and FLOPs, from the shape (and for verify_attn and kv_compact from the masks and paths themselves)."""
         sizes: Mapping[str, Any] = {}
         if self.kernel == "verify_attn":
             read = ("batch", "nodes", "prefix", "horizon", "even")
             chosen = {name: self.shape[name] for name in read if name in self.shape}
             sizes = make.attention_sizes(self.seed, **chosen)
+        if self.kernel == "kv_compact":
+            chosen = {name: self.shape[name] for name in ("batch", "horizon", "nodes", "prefix")}
+            sizes = make.accepted_paths(self.seed, **chosen)
         return workload_costs.COSTS[self.kernel](self.shape, sizes)
 
 

@@ -113,6 +113,41 @@ def verify_attn_cases(rng: np.random.Generator) -> Iterator[Arrays]:
             yield arrays | _expected({"out": out, "lse": lse, "status": status})
 
 
+def kv_compact_cases(rng: np.random.Generator) -> Iterator[Arrays]:
+    """Random words (NaN of every payload), overlapping moves, page sizes 1 to 64; then requests that are refused."""
+    for layers, batch, horizon, page_size, width in [(1, 1, 7, 64, 576), (3, 4, 15, 16, 24), (2, 5, 31, 1, 8)]:
+        nodes = 60
+        lengths = rng.integers(0, 40, batch).astype(np.int32)
+        table_width = -(-(40 + nodes) // page_size)
+        path = np.full((batch, horizon + 1), -1, np.int32)
+        for b in range(batch):
+            length = int(rng.integers(1, horizon + 1))
+            path[b, : length + 1] = [0, *np.sort(1 + rng.choice(nodes - 1, length, replace=False))]
+        yield _kv_compact_case(rng, layers, page_size, width, table_width, lengths, path)
+        bad = path.copy()
+        bad[0, -2:] = [3, 2]
+        yield _kv_compact_case(rng, layers, page_size, width, table_width, lengths - 1, bad)
+
+
+def _kv_compact_case(
+    rng: np.random.Generator,
+    layers: int,
+    page_size: int,
+    width: int,
+    table_width: int,
+    seq_lens: np.ndarray,
+    accepted_path: np.ndarray,
+) -> Arrays:
+    num_pages = len(seq_lens) * table_width + 1
+    cache = rng.integers(0, 2**16, (layers, num_pages, page_size, width)).astype(np.uint16)
+    table = rng.permutation(num_pages)[: len(seq_lens) * table_width].reshape(len(seq_lens), -1).astype(np.int32)
+    table[-1, -1] = -1
+    after = cache.copy()
+    status = reference.kv_compact(after, table, seq_lens, accepted_path)
+    inputs = {"kv_cache": cache, "block_table": table, "seq_lens": seq_lens, "accepted_path": accepted_path}
+    return inputs | _expected({"kv_cache": after, "status": status})
+
+
 def draft_topk_cases(rng: np.random.Generator) -> Iterator[Arrays]:
     """f32 and bf16 logits with ties, -inf and refused rows."""
     for rows, vocab_size, topk in [(3, 50, 50), (4, 3001, 64), (2, 20000, 300)]:
@@ -138,6 +173,7 @@ CASES = {
     "tree_accept": tree_accept_cases,
     "verify_attn": verify_attn_cases,
     "draft_topk": draft_topk_cases,
+    "kv_compact": kv_compact_cases,
 }
 
 

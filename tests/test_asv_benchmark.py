@@ -23,6 +23,7 @@ NAMES = [
     f"bench_{kernel}.{name}.kern_{mode}"
     for kernel, name in [
         ("draft_topk", "DraftTopk"),
+        ("kv_compact", "KvCompact"),
         ("tree_accept", "TreeAccept"),
         ("tree_build", "TreeBuild"),
         ("verify_attn", "VerifyAttn"),

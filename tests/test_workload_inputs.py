@@ -131,3 +131,28 @@ def test_tree_mask_is_the_ancestor_closure() -> None:
     real = np.arange(70) < num_nodes[:, None]
     assert np.array_equal(popcount[real], depths[real] + 1)
     assert not popcount[~real].any()
+
+
+@pytest.mark.parametrize("hashed", [False, True])
+def test_accepted_rows_move_and_stay_where_they_are_read(hashed: bool) -> None:
+    shape = {"layers": 2, "batch": 4, "horizon": 7, "nodes": 33, "prefix": 20, "page_size": 4}
+    arrays = make.accepted_rows(21, **shape, hashed=hashed)
+    cache, table, path = arrays["kv_cache"], arrays["block_table"], arrays["accepted_path"]
+    assert (cache.shape, cache.dtype, table.dtype) == ((2, 4 * 14, 4, 576), np.uint16, np.int32)
+    assert sorted(table.ravel().tolist()) == list(range(table.size))
+    assert len(set(arrays["seq_lens"].tolist())) > 1
+    for row in path.tolist():
+        nodes = [node for node in row if node >= 0]
+        assert row == [*nodes, *[-1] * (8 - len(nodes))]
+        assert nodes == sorted({*nodes})
+        # No node but the root stands where one is moved to.
+        assert nodes[0] == 0
+        assert 7 < nodes[1] <= nodes[-1] < 33
+    from kdbench import reference
+
+    once = cache.copy()
+    assert not reference.kv_compact(once, table, arrays["seq_lens"], path).any()
+    twice = once.copy()
+    reference.kv_compact(twice, table, arrays["seq_lens"], path)
+    assert np.array_equal(once, twice)
+    assert not np.array_equal(once, cache)

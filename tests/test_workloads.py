@@ -27,6 +27,10 @@ def test_the_list_covers_what_is_promised() -> None:
     assert {min(shapes("verify_attn", "nodes")), max(shapes("verify_attn", "nodes"))} == {1, 1025}
     assert {min(shapes("verify_attn", "prefix")), max(shapes("verify_attn", "prefix"))} == {0, 65536}
     assert shapes("verify_attn", "page_size") == {1, 64}
+    assert shapes("kv_compact", "page_size") == {1, 64}
+    assert {(s["layers"], s["batch"]) for s in (w.shape for w in workloads.every() if w.kernel == "kv_compact")} == {
+        (layers, batch) for layers in (1, 61) for batch in (1, 32)
+    }
     quick = [workload for workload in workloads.every() if "quick" in workload.tags]
     assert 8 <= len(quick) <= 10
     assert {workload.kernel for workload in quick} == set(workloads.KERNELS)
@@ -48,7 +52,7 @@ def test_flatness_and_pages_can_be_read_from_twins() -> None:
         assert {1, 64} <= accepted
     names = {workload.name for workload in workloads.every()}
     flat = [w.name for w in workloads.every() if w.shape.get("page_size") == 1 and "hashed" in w.shape]
-    assert len(flat) == 8
+    assert len(flat) == 9
     assert {name.replace("ps1", "ps64") for name in flat} <= names
 
 
@@ -87,6 +91,33 @@ def test_attention_costs_count_useful_work_only() -> None:
     dense = 2 * 128 * (576 + 512) * int((sizes["num_nodes"].astype(np.int64) ** 2).sum())
     assert workload.flops < dense / 2
     assert workload.bytes_moved == int(sizes["num_nodes"].sum()) * (1152 + 128 * 2176)
+
+
+def test_compaction_moves_each_row_once_in_and_once_out() -> None:
+    workload = workloads.get("l61-d15-n32-ps64")
+    sizes = workload_inputs.accepted_paths(workload.seed, batch=32, horizon=15, nodes=65, prefix=60)
+    lengths = (sizes["accepted_path"] >= 0).sum(axis=1)
+    assert lengths[0] == 16
+    assert len(set(lengths.tolist())) > 3
+    # Every node but the root stands beyond the horizon, and so moves.
+    moves = int((lengths - 1).sum())
+    assert workload.bytes_moved == 61 * moves * 2 * 1152 + moves * 8 + 32 * (16 * 4 + 8)
+    assert workloads.get("l1-d15-n1-ps64").bytes_moved == 15 * (2 * 1152 + 8) + 16 * 4 + 8
+
+
+@pytest.mark.usefixtures("cpu_library")
+def test_what_is_changed_in_place_is_checked_and_not_poisoned() -> None:
+    subject = Subject(workloads.get("l1-d15-n1-ps64"), "cpu")
+    before = subject.inputs["kv_cache"].copy()
+    poison(subject.call)
+    np.testing.assert_array_equal(subject.inputs["kv_cache"], before)
+    subject.verify()
+    assert not np.array_equal(subject.inputs["kv_cache"], before)
+    subject.verify()  # the same rows move again
+    subject.inputs["kv_cache"][0, 0, 0, 0] ^= 1
+    with pytest.raises(golden.DigestMismatch):
+        subject.check(subject.call)
+    assert subject.touched_bytes < before.nbytes
 
 
 def test_sampled_rows_are_the_oracle_s() -> None:

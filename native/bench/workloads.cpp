@@ -176,6 +176,35 @@ Prepared draft_topk(int32_t rows, int32_t vocab_size, int32_t topk) {
     return prepared(buffers, p, kdt_draft_topk_workspace_size, kdt_draft_topk);
 }
 
+// Nodes beyond the horizon are accepted, so that no target is a source and each call moves the same rows.
+Prepared kv_compact(int32_t layers, int32_t batch, int32_t horizon, int32_t page_size) {
+    Random random(5);
+    auto buffers = std::make_shared<Buffers>();
+    const int32_t prefix = 60;
+    const int32_t pages = (prefix + 2 * horizon + 1 + page_size - 1) / page_size;
+    std::vector<int32_t> table, path;
+    for (int32_t k = 0; k < batch * pages; ++k) table.push_back(k);
+    for (size_t k = table.size() - 1; k > 0; --k)
+        std::swap(table[k], table[static_cast<size_t>(random.below(static_cast<int32_t>(k) + 1))]);
+    for (int32_t b = 0; b < batch; ++b)
+        for (int32_t k = 0; k <= horizon; ++k) path.push_back(k == 0 ? 0 : horizon + k);
+    const size_t row = KDT_KV_LORA_RANK + KDT_QK_ROPE_HEAD_DIM;
+    kdt_kv_compact_params p = {};
+    p.kv_cache = buffers->of(normals(random, static_cast<size_t>(layers) * table.size() * page_size * row));
+    p.block_table = buffers->of(table);
+    p.seq_lens = buffers->of(std::vector<int32_t>(static_cast<size_t>(batch), prefix));
+    p.accepted_path = buffers->of(path);
+    p.status = buffers->space<int32_t>(static_cast<size_t>(batch));
+    p.batch = batch;
+    p.draft_horizon = horizon;
+    p.num_layers = layers;
+    p.num_pages = batch * pages;
+    p.page_size = page_size;
+    p.max_pages_per_seq = pages;
+    p.row_bytes = static_cast<int32_t>(row * sizeof(uint16_t));
+    return prepared(buffers, p, kdt_kv_compact_workspace_size, kdt_kv_compact);
+}
+
 std::string text(std::initializer_list<std::pair<const char*, int32_t>> sizes) {
     std::string out;
     for (const auto& [name, size] : sizes) out += (out.empty() ? "" : " ") + std::string(name) + std::to_string(size);
@@ -204,5 +233,9 @@ std::vector<Workload> workloads() {
     for (const auto& [rows, vocab, k] : std::vector<std::array<int32_t, 3>>{{7, 32000, 16}, {15, 163840, 64}})
         all.push_back({"draft_topk", text({{"rows", rows}, {"V", vocab}, {"K", k}}),
                        [rows = rows, vocab = vocab, k = k] { return draft_topk(rows, vocab, k); }});
+    for (const auto& [l, b, page] :
+         std::vector<std::array<int32_t, 3>>{{1, 1, 64}, {1, 32, 64}, {1, 32, 1}, {61, 1, 64}})
+        all.push_back({"kv_compact", text({{"L", l}, {"B", b}, {"D", 15}, {"page", page}}),
+                       [l = l, b = b, page = page] { return kv_compact(l, b, 15, page); }});
     return all;
 }

@@ -50,6 +50,10 @@ bool VerifyAttnOutput::operator==(const VerifyAttnOutput& other) const {
     return out == other.out && same_bits(lse, other.lse) && status == other.status;
 }
 
+bool KvCompactOutput::operator==(const KvCompactOutput& other) const {
+    return kv_cache == other.kv_cache && status == other.status;
+}
+
 bool DraftTopkOutput::operator==(const DraftTopkOutput& other) const {
     return same_bits(topk_log_probs, other.topk_log_probs) && topk_token_ids == other.topk_token_ids &&
            status == other.status;
@@ -168,4 +172,25 @@ DraftTopkOutput run(const DraftTopkInput& in) {
     call(memory, p, kdt_draft_topk_workspace_size, kdt_draft_topk);
     return {memory.read(p.topk_log_probs, answers), memory.read(p.topk_token_ids, answers),
             memory.read(p.status, sized(in.rows))};
+}
+
+KvCompactOutput run(const KvCompactInput& in) {
+    GuardedMemory memory;
+    kdt_kv_compact_params p = {};
+    p.struct_size = sizeof(p);
+    unsigned char* const cache = memory.in_place(in.kv_cache);
+    p.kv_cache = cache;
+    p.block_table = memory.input(in.block_table);
+    p.seq_lens = memory.input(in.seq_lens);
+    p.accepted_path = memory.input(in.accepted_path);
+    p.status = in.with_status ? memory.output<int32_t>(sized(in.batch)) : nullptr;
+    p.batch = in.batch;
+    p.draft_horizon = in.draft_horizon;
+    p.num_layers = in.num_layers;
+    p.num_pages = in.num_pages;
+    p.page_size = in.page_size;
+    p.max_pages_per_seq = in.max_pages_per_seq;
+    p.row_bytes = in.row_bytes;
+    call(memory, p, kdt_kv_compact_workspace_size, kdt_kv_compact);
+    return {memory.read(cache, in.kv_cache.size()), memory.read(p.status, in.with_status ? sized(in.batch) : 0)};
 }

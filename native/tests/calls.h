@@ -70,10 +70,25 @@ struct DraftTopkOutput {
     bool operator==(const DraftTopkOutput& other) const;
 };
 
+struct KvCompactInput {
+    int32_t batch, draft_horizon, num_layers, num_pages, page_size, max_pages_per_seq, row_bytes;
+    std::vector<unsigned char> kv_cache;
+    std::vector<int32_t> block_table, seq_lens, accepted_path;
+    bool with_status = true;  // false: NULL
+};
+
+struct KvCompactOutput {
+    std::vector<unsigned char> kv_cache;
+    std::vector<int32_t> status;
+
+    bool operator==(const KvCompactOutput& other) const;
+};
+
 TreeBuildOutput run(const TreeBuildInput& input);
 TreeAcceptOutput run(const TreeAcceptInput& input);
 VerifyAttnOutput run(const VerifyAttnInput& input);
 DraftTopkOutput run(const DraftTopkInput& input);
+KvCompactOutput run(const KvCompactInput& input);
 
 // 64-bit words of a mask row.
 inline int32_t words_of(int32_t max_nodes) {

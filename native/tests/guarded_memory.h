@@ -27,6 +27,13 @@ class GuardedMemory {
         return static_cast<const T*>(add(std::vector<unsigned char>(bytes, bytes + values.size() * sizeof(T)), true));
     }
 
+    // Read and written: only its guards are watched.
+    template <class T>
+    T* in_place(const std::vector<T>& values) {
+        const unsigned char* const bytes = reinterpret_cast<const unsigned char*>(values.data());
+        return static_cast<T*>(add(std::vector<unsigned char>(bytes, bytes + values.size() * sizeof(T)), false));
+    }
+
     template <class T>
     T* output(size_t count) {
         return static_cast<T*>(add(std::vector<unsigned char>(count * sizeof(T), kPoison), false));

@@ -62,6 +62,19 @@ struct Empty<kdt_verify_attn_params> {
     static constexpr uint32_t v1_size = 152;
 };
 
+template <>
+struct Empty<kdt_kv_compact_params> {
+    static kdt_kv_compact_params params() {
+        kdt_kv_compact_params p = {};
+        p.num_pages = p.page_size = p.max_pages_per_seq = 1;
+        p.row_bytes = 16;
+        return p;
+    }
+    static constexpr auto call = kdt_kv_compact;
+    static constexpr auto query = kdt_kv_compact_workspace_size;
+    static constexpr uint32_t v1_size = 104;
+};
+
 // A caller of a later version: the same struct and `extra` bytes more.
 template <class Params>
 struct Newer {
@@ -119,6 +132,10 @@ HOST_TEST(abi_struct_size_tree_accept) {
 }
 HOST_TEST(abi_struct_size_verify_attn) {
     check_struct_size<kdt_verify_attn_params>();
+}
+
+HOST_TEST(abi_struct_size_kv_compact) {
+    check_struct_size<kdt_kv_compact_params>();
 }
 
 HOST_TEST(abi_version_and_build_info) {

@@ -156,6 +156,32 @@ void draft_topk(const Case& c) {
     CHECK(run(in) == got);
 }
 
+// Bytes of 16-bit words.
+std::vector<unsigned char> bytes_of(const std::vector<uint16_t>& words) {
+    const unsigned char* const first = reinterpret_cast<const unsigned char*>(words.data());
+    return std::vector<unsigned char>(first, first + 2 * words.size());
+}
+
+void kv_compact(const Case& c) {
+    KvCompactInput in = {};
+    in.num_layers = c.dim("kv_cache", 0);
+    in.num_pages = c.dim("kv_cache", 1);
+    in.page_size = c.dim("kv_cache", 2);
+    in.row_bytes = 2 * c.dim("kv_cache", 3);
+    in.batch = c.dim("block_table", 0);
+    in.max_pages_per_seq = c.dim("block_table", 1);
+    in.draft_horizon = c.dim("accepted_path", 1) - 1;
+    in.kv_cache = bytes_of(c.values<uint16_t>("kv_cache"));
+    in.block_table = c.values<int32_t>("block_table");
+    in.seq_lens = c.values<int32_t>("seq_lens");
+    in.accepted_path = c.values<int32_t>("accepted_path");
+    in.with_status = true;
+    const KvCompactOutput got = run(in);
+    CHECK_EQ(got.status, c.values<int32_t>("expect/status"));
+    CHECK(got.kv_cache == bytes_of(c.values<uint16_t>("expect/kv_cache")));
+    CHECK(run(in) == got);
+}
+
 struct Kernel {
     const char* name;
     const char* first_array;  // every case has it
@@ -165,7 +191,8 @@ struct Kernel {
 constexpr Kernel kKernels[] = {{"tree_build", "topk_log_probs", tree_build},
                                {"tree_accept", "token_ids", tree_accept},
                                {"verify_attn", "q_nope", verify_attn},
-                               {"draft_topk", "logits", draft_topk}};
+                               {"draft_topk", "logits", draft_topk},
+                               {"kv_compact", "kv_cache", kv_compact}};
 
 }  // namespace
 

@@ -80,6 +80,18 @@ kdt_verify_attn_params verify_attn() {
     return p;
 }
 
+kdt_kv_compact_params kv_compact() {
+    kdt_kv_compact_params p = {};
+    p.struct_size = sizeof(p);
+    p.kv_cache = somewhere<void>();
+    p.block_table = p.seq_lens = p.accepted_path = p.status = somewhere<int32_t>();
+    p.batch = p.num_layers = 2;
+    p.draft_horizon = 3;
+    p.num_pages = p.page_size = p.max_pages_per_seq = 4;
+    p.row_bytes = 1152;
+    return p;
+}
+
 template <class Params>
 void refused(kdt_status (*call)(const Params*), const Params& params, const std::string& sentence) {
     CHECK_EQ(call(&params), KDT_INVALID_ARGUMENT);
@@ -208,6 +220,31 @@ HOST_TEST(host_checks_verify_attn) {
     OPTIONAL_REFUSED(verify_attn, status, int32_t);
 }
 
+HOST_TEST(host_checks_kv_compact) {
+    SIZE_REFUSED(kv_compact, batch, -1, "batch is -1, wanted 0 or more");
+    SIZE_REFUSED(kv_compact, draft_horizon, -1, "draft_horizon is -1, wanted 0 .. 31");
+    SIZE_REFUSED(kv_compact, draft_horizon, 32, "draft_horizon is 32, wanted 0 .. 31");
+    SIZE_REFUSED(kv_compact, num_layers, -1, "num_layers is -1, wanted 0 or more");
+    SIZE_REFUSED(kv_compact, num_pages, 0, "num_pages is 0, wanted 1 or more");
+    SIZE_REFUSED(kv_compact, page_size, 0, "page_size is 0, wanted 1 or more");
+    SIZE_REFUSED(kv_compact, max_pages_per_seq, -2, "max_pages_per_seq is -2, wanted 1 or more");
+    for (const int32_t bytes : {0, -16, 8, 1150}) SIZE_REFUSED(kv_compact, row_bytes, bytes, "row_bytes is ");
+    kdt_kv_compact_params huge = kv_compact();
+    huge.num_pages = huge.page_size = kHuge;
+    refused(kdt_kv_compact, huge, "kv_cache would hold more than");
+    huge = kv_compact();
+    huge.batch = huge.max_pages_per_seq = kHuge;
+    refused(kdt_kv_compact, huge, "block_table would hold more than");
+    POINTER_REFUSED(kv_compact, kv_cache, void);
+    POINTER_REFUSED(kv_compact, block_table, int32_t);
+    POINTER_REFUSED(kv_compact, seq_lens, int32_t);
+    POINTER_REFUSED(kv_compact, accepted_path, int32_t);
+    OPTIONAL_REFUSED(kv_compact, status, int32_t);
+    kdt_kv_compact_params half = kv_compact();
+    half.kv_cache = g_memory + 8;
+    refused(kdt_kv_compact, half, "wanted one that is a multiple of 16 bytes");
+}
+
 // Queries look at no pointer, and a call refuses a workspace that is absent, short or misaligned.
 template <class Params>
 static void check_workspace(Params p, kdt_status (*query)(const Params*, size_t*), kdt_status (*call)(const Params*)) {
@@ -231,6 +268,8 @@ TEST(host_checks_workspace) {
     check_workspace(build, kdt_tree_build_workspace_size, kdt_tree_build);
     kdt_tree_accept_params accept = tree_accept();
     check_workspace(accept, kdt_tree_accept_workspace_size, kdt_tree_accept);
+    kdt_kv_compact_params compact = kv_compact();
+    check_workspace(compact, kdt_kv_compact_workspace_size, kdt_kv_compact);
     kdt_verify_attn_params attn = verify_attn();
     check_workspace(attn, kdt_verify_attn_workspace_size, kdt_verify_attn);
     attn.q_nope = nullptr;

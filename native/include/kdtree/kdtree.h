@@ -51,7 +51,7 @@ enum {
     KDT_REQ_SLOW_PATH = 1 << 2,    // exact, but not on the fast path
     KDT_REQ_NAN = 1 << 8,          // NaN among the inputs
     KDT_REQ_POSITIVE = 1 << 9,     // a log-prob above zero, or a logit of +inf
-    KDT_REQ_BAD_TREE = 1 << 10,    // a parent outside [0, node): cyclic, self-parented or out of range
+    KDT_REQ_BAD_TREE = 1 << 10,    // a parent outside [0, node): cyclic, self-parented or out of range; a bad path
     KDT_REQ_BAD_COUNT = 1 << 11,   // num_nodes outside [1, N]
     KDT_REQ_TOO_DEEP = 1 << 12,    // a path longer than draft_horizon
     KDT_REQ_BAD_LENGTH = 1 << 13,  // seq_lens negative, or seq_lens + nodes beyond the block table
@@ -121,8 +121,8 @@ typedef struct kdt_tree_build_params {
 // A refused request answers accepted_path [0, -1, ...], acceptance_length 1, bonus_token target_tokens[b, 0]: the root
 // row sees the prefix alone, so its token is right whatever the tree. KDT_REQ_BAD_COUNT with num_nodes <= 0 answers
 // [-1, ...], 0 and -1. With source_slots, the logical slots that hold the accepted nodes' latents come out as well:
-// entry k belongs in slot P + k. Then a P outside [0, INT32_MAX - N] refuses as KDT_REQ_BAD_LENGTH, behind
-// KDT_REQ_BAD_COUNT and before the others, and its source_slots are all -1.
+// entry k belongs in slot P + k (kv_compact moves it there). Then a P outside [0, INT32_MAX - N] refuses as
+// KDT_REQ_BAD_LENGTH, behind KDT_REQ_BAD_COUNT and before the others, and its source_slots are all -1.
 typedef struct kdt_tree_accept_params {
     uint32_t struct_size;
     const int32_t* token_ids;      // [B, N]
@@ -175,16 +175,43 @@ typedef struct kdt_verify_attn_params {
     size_t workspace_size;
 } kdt_verify_attn_params;
 
+// ---- kv_compact: the latents of the accepted nodes to the slots behind the prefix
+// In every layer the row of logical slot P + accepted_path[k] moves to slot P + k, P = seq_lens[b], as if all rows of a
+// request were read before one is written. Rows are bytes: NaN keeps its payload. A path that is all -1, or whose nodes
+// are in place, moves nothing. A refused request moves nothing either; its status is the first that applies of
+// KDT_REQ_BAD_TREE (the path is not 0, then rising, then -1), KDT_REQ_BAD_LENGTH and KDT_REQ_BAD_PAGE (of a slot that
+// is moved or moved to). Pages that one request writes must not be read or written for another.
+typedef struct kdt_kv_compact_params {
+    uint32_t struct_size;
+    void* kv_cache;                // [num_layers, num_pages, page_size] rows of row_bytes; 16-byte aligned
+    const int32_t* block_table;    // [B, max_pages_per_seq], the same for all layers
+    const int32_t* seq_lens;       // [B] P
+    const int32_t* accepted_path;  // [B, D+1] as tree_accept gives it
+    int32_t* status;               // [B]; may be NULL
+    int32_t batch;                 // >= 0
+    int32_t draft_horizon;         // D, 0 .. KDT_MAX_DRAFT_HORIZON
+    int32_t num_layers;            // >= 0
+    int32_t num_pages;             // >= 1
+    int32_t page_size;             // >= 1
+    int32_t max_pages_per_seq;     // >= 1
+    int32_t row_bytes;             // of one token in one layer: a multiple of 16 (1152 for 576 bf16)
+    void* stream;
+    void* workspace;
+    size_t workspace_size;
+} kdt_kv_compact_params;
+
 // The queries read sizes only, never pointers, and store the bytes the call needs in *bytes.
 KDT_API kdt_status kdt_draft_topk_workspace_size(const kdt_draft_topk_params* params, size_t* bytes);
 KDT_API kdt_status kdt_tree_build_workspace_size(const kdt_tree_build_params* params, size_t* bytes);
 KDT_API kdt_status kdt_tree_accept_workspace_size(const kdt_tree_accept_params* params, size_t* bytes);
 KDT_API kdt_status kdt_verify_attn_workspace_size(const kdt_verify_attn_params* params, size_t* bytes);
+KDT_API kdt_status kdt_kv_compact_workspace_size(const kdt_kv_compact_params* params, size_t* bytes);
 
 KDT_API kdt_status kdt_draft_topk(const kdt_draft_topk_params* params);
 KDT_API kdt_status kdt_tree_build(const kdt_tree_build_params* params);
 KDT_API kdt_status kdt_tree_accept(const kdt_tree_accept_params* params);
 KDT_API kdt_status kdt_verify_attn(const kdt_verify_attn_params* params);
+KDT_API kdt_status kdt_kv_compact(const kdt_kv_compact_params* params);
 
 KDT_API uint32_t kdt_abi_version(void);
 

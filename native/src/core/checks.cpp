@@ -201,4 +201,32 @@ void check_verify_attn(const kdt_verify_attn_params& p) {
     check_optional(call, "status", p.status, 4);
 }
 
+// ---- kv_compact
+
+void check_kv_compact_sizes(const kdt_kv_compact_params& p) {
+    const char* const call = "kv_compact";
+    check_at_least(call, "batch", p.batch, 0);
+    check_range(call, "draft_horizon", p.draft_horizon, 0, KDT_MAX_DRAFT_HORIZON);
+    check_at_least(call, "num_layers", p.num_layers, 0);
+    check_at_least(call, "num_pages", p.num_pages, 1);
+    check_at_least(call, "page_size", p.page_size, 1);
+    check_at_least(call, "max_pages_per_seq", p.max_pages_per_seq, 1);
+    if (p.row_bytes < 16 || p.row_bytes % 16 != 0)
+        fail_argument("%s: row_bytes is %d, wanted a multiple of 16 above zero", call, p.row_bytes);
+    checked_bytes(call, "kv_cache", {p.num_layers, p.num_pages, p.page_size}, p.row_bytes);
+    checked_bytes(call, "block_table", {p.batch, p.max_pages_per_seq}, sizeof(int32_t));
+}
+
+void check_kv_compact(const kdt_kv_compact_params& p) {
+    check_kv_compact_sizes(p);
+    if (p.batch == 0) return;
+    const char* const call = "kv_compact";
+    if (p.num_layers > 0)
+        check_pointer(call, "kv_cache", p.kv_cache, 16, "[num_layers, num_pages, page_size] rows of row_bytes");
+    check_pointer(call, "block_table", p.block_table, 4, "int32 [batch, max_pages_per_seq]");
+    check_pointer(call, "seq_lens", p.seq_lens, 4, "int32 [batch]");
+    check_pointer(call, "accepted_path", p.accepted_path, 4, "int32 [batch, draft_horizon + 1]");
+    check_optional(call, "status", p.status, 4);
+}
+
 }  // namespace kdt
