@@ -50,7 +50,7 @@ def allocations(monkeypatch) -> list[tuple[int, tuple[int, ...], str]]:
     cupy = ModuleType("cupy")
     cupy.empty = empty
     cupy.cuda = SimpleNamespace(
-        ExternalStream=external_stream,
+        Stream=SimpleNamespace(from_external=lambda owner: external_stream(owner.__cuda_stream__()[1])),
         get_current_stream=lambda: SimpleNamespace(ptr=CURRENT_STREAM),
         runtime=SimpleNamespace(getDevice=lambda: 1),
     )
