@@ -25,6 +25,9 @@ MEASUREMENT = "kdbench/measurement/1"
 SKIP = "kdbench/skip/1"
 FAILURE = "kdbench/failure/1"
 RUN = "kdbench/run/1"
+PEER = "kdbench/peer/1"
+# Folder of a results directory that comparisons with other people's kernels are kept in.
+PEERS_FOLDER = "peers"
 # Where benchmark processes put their records; kdbench.asv_plugin sets it, and without it nothing is written.
 DIRECTORY_VARIABLE = "KDBENCH_RECORDS_DIR"
 # What the plugin tells about the harness's own commit, so that no benchmark process has to run git.

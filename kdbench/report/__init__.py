@@ -9,9 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from kdbench import __version__, ceilings
+from kdbench import __version__, ceilings, peer_results
 from kdbench.analysis import changes, newest, refuse, roofline
 from kdbench.errors import KdbenchError
+from kdbench.report import peers
 from kdbench.report.document import SCHEMA, document, to_json
 from kdbench.report.floors import Floors
 from kdbench.report.page import render
@@ -38,6 +39,7 @@ def build(
         facts = machine_facts(results_dir)
         gpus = {machine: known.get("gpu", "") for machine, known in facts.items()}
         frame = refuse(load(results_dir, repo), gpus)
+        beside = peer_results.load(results_dir)
     complaints = list(dict.fromkeys(str(warning.message) for warning in caught))
     judged = changes(frame)
     if judged.empty:
@@ -52,8 +54,9 @@ def build(
         version=__version__,
         now=datetime.now(UTC),
         warnings=complaints,
+        peers=peers.tables(beside),
     )
-    return document(latest, judged, complaints, rooflines), page
+    return document(latest, judged, complaints, rooflines, peers.entries(beside)), page
 
 
 def write(

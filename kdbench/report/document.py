@@ -17,7 +17,11 @@ SCHEMA = "kdbench/report/1"
 
 
 def document(
-    newest: pd.DataFrame, changes: pd.DataFrame, warnings: Sequence[str] = (), rooflines: pd.DataFrame | None = None
+    newest: pd.DataFrame,
+    changes: pd.DataFrame,
+    warnings: Sequence[str] = (),
+    rooflines: pd.DataFrame | None = None,
+    peers: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
     """Everything the page says, as one JSON object.
 
@@ -26,11 +30,13 @@ def document(
         changes: as from ``kdbench.analysis.changes``.
         warnings: what could not be read, a sentence each.
         rooflines: as from ``kdbench.analysis.roofline``.
+        peers: as from ``kdbench.report.peers.entries``.
 
     Returns:
         ``series``: one entry a series at its newest commit, with its ``roofline`` (null without one); ``changes``:
         every commit of the history that made a series slower or faster, or that lost it ("missing": failed after a
-        number); ``summary``: series a verdict.
+        number); ``summary``: series a verdict; ``peers``: the newest comparison of each workload with other people's
+        kernels.
     """
     floors = {} if rooflines is None else {_place(row): _roofline(row) for row in _records(rooflines)}
     return {
@@ -38,6 +44,7 @@ def document(
         "summary": {str(key): int(value) for key, value in newest["verdict"].value_counts().items()},
         "series": [{**_series(row), "roofline": floors.get(_place(row))} for row in _records(newest)],
         "changes": [_change(row) for row in _records(events(changes))],
+        "peers": list(peers),
         "warnings": list(warnings),
     }
 

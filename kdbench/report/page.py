@@ -11,6 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from kdbench import units
 from kdbench.analysis.verdict import ALPHA, LEVEL, THRESHOLD, THRESHOLD_FEW, THRESHOLD_UNTESTED
 from kdbench.report import roofline_chart, sparkline
+from kdbench.report.peers import PeerTable
 from kdbench.report.records import Place
 
 # Never colour alone: each word has a sign of its own.
@@ -28,7 +29,15 @@ SYMBOLS = {
 _LONGEST = 160
 
 
-def render(places: Sequence[Place], *, source: str, version: str, now: datetime, warnings: Sequence[str] = ()) -> str:
+def render(
+    places: Sequence[Place],
+    *,
+    source: str,
+    version: str,
+    now: datetime,
+    warnings: Sequence[str] = (),
+    peers: Sequence[PeerTable] = (),
+) -> str:
     """The page as text.
 
     Every value goes through escaping: names, parameters and commit titles are foreign text and stay text.
@@ -37,6 +46,7 @@ def render(places: Sequence[Place], *, source: str, version: str, now: datetime,
         source: what the results directory is called.
         version: of kdbench.
         warnings: what could not be read, a sentence each.
+        peers: comparisons with other people's kernels.
     """
     environment = Environment(
         loader=PackageLoader("kdbench.report", "templates"),
@@ -53,6 +63,7 @@ def render(places: Sequence[Place], *, source: str, version: str, now: datetime,
         version=version,
         now=now,
         warnings=warnings,
+        peers=peers,
         symbols=SYMBOLS,
         box=(sparkline.WIDTH, sparkline.HEIGHT),
         chart_box=(roofline_chart.WIDTH, roofline_chart.HEIGHT),
