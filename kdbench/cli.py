@@ -29,6 +29,7 @@ from rich.text import Text
 
 from kdbench import __version__
 from kdbench.errors import KdbenchError
+from kdbench.peers.cli import peers
 from kdbench.terminal import finish, progress, stderr, table
 from kdbench.units import count
 
@@ -238,6 +239,9 @@ def lint(
 def version() -> None:
     """Print the version."""
     print(__version__)
+
+
+app.command(epilog=_EXIT_CODES)(peers)
 
 
 def _check_repo(repo: Path | None) -> None:

@@ -115,7 +115,8 @@ def test_a_wrong_option_is_1_and_no_traceback(kd: Run, arguments: tuple[str, ...
 
 def test_help_documents_the_exit_codes_of_every_verb(kd: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    for verb in ((), ("doctor",), ("verify",), ("run",), ("lint",), ("report",), ("calibrate",)):
+    verbs = ("doctor", "verify", "run", "lint", "report", "calibrate", "peers")
+    for verb in ((), *((name,) for name in verbs)):
         code, out, _ = kd(*verb, "--help")
         assert code == 0
         assert "0 done; 1 user error or bad input; 2 something measured failed" in " ".join(out.split())
