@@ -150,7 +150,7 @@ def test_ours_being_wrong_is_an_error_and_not_an_outcome(
         outcomes(cpu_library, Copycat())
 
 
-@pytest.mark.parametrize("kernel", workloads.KERNELS)
+@pytest.mark.parametrize("kernel", command.KERNELS)
 def test_every_kernel_is_compared_on_a_cpu(cpu_library: native.Library, kernel: str) -> None:
     pytest.importorskip("torch")
     name = {"tree_build": BUILD, "verify_attn": "h8-n8-p64-b1-ps64"}.get(kernel, command.TYPICAL_ON_CPU[kernel][0])
@@ -316,8 +316,9 @@ def test_a_missing_gpu_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     ("names", "kernels", "words"),
     [
         (["b64-d7-n1-full"], ["tree_build"], "which --kernel leaves out"),
-        (["h8-n8-p16k-b32-ps64"], list(workloads.KERNELS), "does not run on cpu"),
-        (["b64"], list(workloads.KERNELS), "there is no workload 'b64'"),
+        (["h8-n8-p16k-b32-ps64"], list(command.KERNELS), "does not run on cpu"),
+        (["b64"], list(command.KERNELS), "there is no workload 'b64'"),
+        (["l1-d15-n1-ps64"], list(command.KERNELS), "kv_compact, which nobody else has"),
     ],
 )
 def test_a_workload_that_cannot_be_is_one_sentence(names: list[str], kernels: list[str], words: str) -> None:
@@ -327,6 +328,6 @@ def test_a_workload_that_cannot_be_is_one_sentence(names: list[str], kernels: li
 
 @pytest.mark.parametrize("backend", native.BACKENDS)
 def test_typical_workloads_exist_and_run_there(backend: str) -> None:
-    chosen = command.selected(list(workloads.KERNELS), None, backend)
-    assert {workload.kernel for workload in chosen} == set(workloads.KERNELS)
+    chosen = command.selected(list(command.KERNELS), None, backend)
+    assert {workload.kernel for workload in chosen} == set(command.KERNELS)
     assert all(backend in workload.backends for workload in chosen)

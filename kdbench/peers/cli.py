@@ -39,18 +39,18 @@ def peers(
     ] = False,
 ) -> None:
     """Time our kernels beside other people's, in turns in one process. Exits with 2 when one had to be refused."""
-    from kdbench import native, workloads
+    from kdbench import native
     from kdbench.analysis.peers import ratios
     from kdbench.peers import command, libraries, show
 
     for option, names, known in (
         ("--backend", [backend], native.BACKENDS),
-        ("--kernel", kernel or [], workloads.KERNELS),
+        ("--kernel", kernel or [], command.KERNELS),
     ):
         for name in names:
             if name not in known:
                 raise KdbenchError(f"{option} {name}: choose from {', '.join(known)}")
-    kernels = kernel or workloads.KERNELS
+    kernels = kernel or command.KERNELS
     named = libraries.Libraries(libraries.parse(library or ()))
     chosen = command.selected(kernels, workload, backend)
     results = None if dry_run else out

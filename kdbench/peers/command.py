@@ -19,6 +19,9 @@ from kdbench.peers.roster import PEERS
 if TYPE_CHECKING:
     import pandas as pd
 
+# The kernels somebody else has as well.
+KERNELS = tuple(PEERS)
+
 # Without a selection: a few shapes that engines meet, small to large, within some minutes.
 TYPICAL = {
     "tree_build": ("b64-d7-k16-n1-sharp", "b256-d15-k64-n1-tied", "b1024-d15-k64-n1-sharp"),
@@ -81,6 +84,8 @@ def selected(kernels: Sequence[str], names: Sequence[str] | None, backend: str) 
         return [workloads.get(name) for kernel in kernels for name in typical[kernel]]
     found = [workloads.get(name) for name in names]
     for workload in found:
+        if workload.kernel not in KERNELS:
+            raise KdbenchError(f"--workload {workload.name} is one of {workload.kernel}, which nobody else has")
         if workload.kernel not in kernels:
             raise KdbenchError(f"--workload {workload.name} is one of {workload.kernel}, which --kernel leaves out")
         if backend not in workload.backends:
