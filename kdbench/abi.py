@@ -57,7 +57,12 @@ _p, _i, _f, _size = ctypes.c_void_p, ctypes.c_int32, ctypes.c_float, ctypes.c_si
 
 
 def _fields(
-    pointers: str, sizes: str, scalars: tuple[tuple[str, Any], ...] = (), *, appended_pointers: str = ""
+    pointers: str,
+    sizes: str,
+    scalars: tuple[tuple[str, Any], ...] = (),
+    *,
+    appended_pointers: str = "",
+    appended_sizes: str = "",
 ) -> list[tuple[str, Any]]:
     """The order of every params struct: struct_size, pointers, sizes, scalars, stream, workspace, appended fields."""
     return [
@@ -69,6 +74,7 @@ def _fields(
         ("workspace", _p),
         ("workspace_size", _size),
         *((name, _p) for name in appended_pointers.split()),
+        *((name, _i) for name in appended_sizes.split()),
     ]
 
 
@@ -115,6 +121,7 @@ class VerifyAttnParams(Params):
         "q_nope q_pe kv_cache block_table seq_lens tree_mask num_nodes out lse status",
         "batch max_nodes num_qo_heads kv_lora_rank qk_rope_head_dim num_pages page_size max_pages_per_seq",
         (("softmax_scale", _f),),
+        appended_sizes="tail_only",
     )
 
 
@@ -127,10 +134,17 @@ class KvCompactParams(Params):
     )
 
 
+class MergeAttnStatesParams(Params):
+    """``kdt_merge_attn_states_params``: shapes and dtypes stand in kdtree.h."""
+
+    _fields_ = _fields("out_a lse_a out_b lse_b out lse", "rows head_dim")
+
+
 PARAMS: dict[str, type[Params]] = {
     "kdt_draft_topk": DraftTopkParams,
     "kdt_tree_build": TreeBuildParams,
     "kdt_tree_accept": TreeAcceptParams,
     "kdt_verify_attn": VerifyAttnParams,
     "kdt_kv_compact": KvCompactParams,
+    "kdt_merge_attn_states": MergeAttnStatesParams,
 }

@@ -20,6 +20,7 @@ __all__ = [
     "Call",
     "prepare_draft_topk",
     "prepare_kv_compact",
+    "prepare_merge_attn_states",
     "prepare_tree_accept",
     "prepare_tree_build",
     "prepare_verify_attn",
@@ -126,6 +127,7 @@ def prepare_verify_attn(
     stream: Any = None,
     out: tuple[Array, Array] | None = None,
     status: Array | None = None,
+    tail_only: bool = False,
     library: native.Library | None = None,
 ) -> Call:
     """A prepared ``kdbench.verify_attn``; ``library`` overrides the installed one."""
@@ -150,7 +152,36 @@ def prepare_verify_attn(
         call.write("status", status, (batch,), "int32")
     sizes |= {"batch": batch, "max_nodes": nodes, "num_qo_heads": heads}
     sizes |= {"kv_lora_rank": native.KV_LORA_RANK, "qk_rope_head_dim": native.QK_ROPE_HEAD_DIM}
+    sizes |= {"tail_only": in_range("tail_only", tail_only, 0, 1)}
     return call.finish("kdt_verify_attn", backend, library, stream, **sizes, softmax_scale=scale)
+
+
+def prepare_merge_attn_states(
+    out_a: Array,
+    lse_a: Array,
+    out_b: Array,
+    lse_b: Array,
+    *,
+    backend: str | None = None,
+    stream: Any = None,
+    out: tuple[Array, Array] | None = None,
+    library: native.Library | None = None,
+) -> Call:
+    """A prepared ``kdbench.merge_attn_states``; ``library`` overrides the installed one."""
+    call = CallBuilder()
+    leading = view("out_a", out_a).shape[:-1]
+    element = call.read("out_a", out_a, (*leading, "head_dim"), BF16).dtype
+    call.read("lse_a", lse_a, leading, "float32")
+    call.read("out_b", out_b, (*leading, "head_dim"), BF16)
+    call.read("lse_b", lse_b, leading, "float32")
+    head_dim = in_range("head_dim", call.shapes["head_dim"], 8, native.KV_LORA_RANK)
+    if head_dim % 8:
+        raise InvalidArgument(f"head_dim is {head_dim}, and a multiple of 8 is expected")
+    given = (None, None) if out is None else _pair(out)
+    call.write("out", given[0], (*leading, head_dim), element)
+    call.write("lse", given[1], leading, "float32")
+    rows = in_range("the number of rows", math.prod(leading), 0, 2**31 - 1)
+    return call.finish("kdt_merge_attn_states", backend, library, stream, rows=rows, head_dim=head_dim)
 
 
 def prepare_draft_topk(

@@ -88,7 +88,7 @@ def signs() -> Array:
 
 
 def attention_sketch(num_nodes: Array, rows: Array, out: Array, lse: Array) -> dict[str, Any]:
-    """Golden entry of verify_attn.
+    """Golden entry of verify_attn and merge_attn_states.
 
     Args:
         num_nodes: i32[B] real nodes of each request.
@@ -106,7 +106,7 @@ def attention_sketch(num_nodes: Array, rows: Array, out: Array, lse: Array) -> d
 
 
 def check_attention(entry: Entry, outputs: Mapping[str, Array]) -> None:
-    """Compare verify_attn's outputs (out as bf16 words u16[B, N, H, 512], lse f32[B, N, H]) with the sketch.
+    """Compare attention's outputs (out as bf16 words u16[B, N, H, 512], lse f32[B, N, H]) with the sketch.
 
     Raises:
         DigestMismatch: naming the row that is off, a value that was never written, or a pad that is not 0 and -inf.

@@ -11,6 +11,8 @@ import os
 import sys
 from typing import Any
 
+import numpy as np
+
 from kdbench import golden, reference, sampled_attention, workloads
 from kdbench.tree import DraftTree
 
@@ -42,11 +44,19 @@ def _oracle(workload: workloads.Workload, arrays: dict[str, Any]) -> dict[str, A
         return golden.exact(reference.tree_accept(tree, arrays["target_tokens"]).arrays())
     if workload.kernel == "verify_attn":
         rows = sampled_attention.sample_rows(workload.seed, arrays["num_nodes"], workload.shape["heads"])
-        out, lse = sampled_attention.attend(arrays, rows, workloads.SOFTMAX_SCALE)
+        tail_only = workload.shape.get("tail_only", False)
+        out, lse = sampled_attention.attend(arrays, rows, workloads.SOFTMAX_SCALE, tail_only=tail_only)
         return golden.attention_sketch(arrays["num_nodes"], rows, out, lse)
     if workload.kernel == "kv_compact":
         status = reference.kv_compact(**arrays)
         return golden.exact({"kv_cache": arrays["kv_cache"], "status": status})
+    if workload.kernel == "merge_attn_states":
+        num_nodes = np.full(workload.shape["batch"], workload.shape["nodes"])
+        rows = sampled_attention.sample_rows(workload.seed, num_nodes, workload.shape["heads"])
+        out, lse = reference.merge_attn_states(
+            *(arrays[name][tuple(rows.T)] for name in ("out_a", "lse_a", "out_b", "lse_b"))
+        )
+        return golden.attention_sketch(num_nodes, rows, out, lse)
     answer = reference.draft_topk(arrays["logits"], workload.shape["topk"])
     return golden.topk_sketch(answer.log_probs, answer.token_ids, answer.status)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernels of a DDTree round: draft_topk, tree_build, verify_attn, tree_accept, kv_compact.
+"""The kernels of a DDTree round: draft_topk, tree_build, verify_attn (with merge_attn_states), tree_accept, kv_compact.
 
 Arrays come from NumPy, CuPy or Torch (or anything with an array protocol), row-major; results are of the same kind.
 Host arrays go to the CPU library and device arrays to the CUDA library, on the current stream of their framework
@@ -22,6 +22,7 @@ from kdbench.calls import (
     Call,
     prepare_draft_topk,
     prepare_kv_compact,
+    prepare_merge_attn_states,
     prepare_tree_accept,
     prepare_tree_build,
     prepare_verify_attn,
@@ -33,8 +34,10 @@ __all__ = [
     "Call",
     "draft_topk",
     "kv_compact",
+    "merge_attn_states",
     "prepare_draft_topk",
     "prepare_kv_compact",
+    "prepare_merge_attn_states",
     "prepare_tree_accept",
     "prepare_tree_build",
     "prepare_verify_attn",
@@ -143,6 +146,7 @@ def verify_attn(
     stream: Any = None,
     out: tuple[Array, Array] | None = None,
     status: Array | None = None,
+    tail_only: bool = False,
 ) -> tuple[Array, Array]:
     """Multi-head latent attention, weights absorbed, of every tree node over its prefix and its ancestors.
 
@@ -162,6 +166,8 @@ def verify_attn(
         backend, stream: see ``tree_build``.
         out: (out, lse) to write into.
         status: i32[B] to receive BAD_COUNT, BAD_LENGTH or BAD_PAGE; a refused request is all pads.
+        tail_only: leave the prefix out: node i attends the tree slots of its mask row alone. With the prefix's own
+            result, of any kernel, ``merge_attn_states`` makes the whole of it. Pages of prefix slots are not looked at.
 
     Returns:
         out, of q_nope's kind and dtype, [B, N, H, 512], before W_UV; lse f32[B, N, H], natural log.
@@ -179,7 +185,38 @@ def verify_attn(
         stream=stream,
         out=out,
         status=status,
+        tail_only=tail_only,
     )
+    call.launch()
+    return call.outputs["out"], call.outputs["lse"]
+
+
+def merge_attn_states(
+    out_a: Array,
+    lse_a: Array,
+    out_b: Array,
+    lse_b: Array,
+    *,
+    backend: str | None = None,
+    stream: Any = None,
+    out: tuple[Array, Array] | None = None,
+) -> tuple[Array, Array]:
+    """Attention over two disjoint sets of slots, from the attention over each: cascade attention's merge.
+
+    lse = log(e^lse_a + e^lse_b), and each side's out counts by its share e^(lse_side - lse) (FlashInfer,
+    arXiv 2501.01005). A side with lse -inf has seen nothing: its out is not used, whatever it holds, and two such sides
+    give 0 and -inf. An lse of NaN or +inf makes its row NaN, lse included.
+
+    Args:
+        out_a, out_b: bf16[..., head_dim], head_dim a multiple of 8 up to 512; kinds of bf16 as in ``verify_attn``.
+        lse_a, lse_b: f32[...], natural log; multiply one of base 2 by ln 2 first.
+        backend, stream: see ``tree_build``.
+        out: (out, lse) to write into; each may be side a's or side b's own array.
+
+    Returns:
+        out, of out_a's kind and dtype, [..., head_dim], and lse f32[...].
+    """
+    call = prepare_merge_attn_states(out_a, lse_a, out_b, lse_b, backend=backend, stream=stream, out=out)
     call.launch()
     return call.outputs["out"], call.outputs["lse"]
 

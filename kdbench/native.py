@@ -34,6 +34,7 @@ from kdbench.abi import (
     PARAMS,
     QK_ROPE_HEAD_DIM,
     DraftTopkParams,
+    MergeAttnStatesParams,
     Params,
     RequestStatus,
     Status,
@@ -59,6 +60,7 @@ __all__ = [
     "QK_ROPE_HEAD_DIM",
     "DraftTopkParams",
     "Library",
+    "MergeAttnStatesParams",
     "Params",
     "RequestStatus",
     "Status",
@@ -70,6 +72,10 @@ __all__ = [
     "load",
     "load_file",
 ]
+
+
+# What kdtree.h's libraries say of a params struct with a field beyond their own that is not zero.
+_TOO_OLD = "a field newer than the library is in use"
 
 
 class Library:
@@ -135,10 +141,16 @@ class Library:
         return self._functions[symbol]
 
     def check(self, symbol: str, status: int) -> None:
-        """Raise KernelError with the library's own sentence unless ``status`` is KDT_OK."""
+        """Raise KernelError with the library's own sentence unless ``status`` is KDT_OK.
+
+        Raises:
+            BackendUnavailable: the call sets a field that this library is from before.
+        """
         if status != Status.OK:
             name = Status(status).name if status in set(Status) else str(status)
             text = (self._last_error() or b"").decode("utf-8", "replace")
+            if status == Status.INVALID_ARGUMENT and _TOO_OLD in text:
+                raise BackendUnavailable(f"{self.path} is too old for this call of {symbol}: {text}")
             raise KernelError(f"{symbol} ({self.backend}) returned {name}: {text or 'no reason given'}", status)
 
     def workspace_size(self, symbol: str, params: Params) -> int:

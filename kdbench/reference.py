@@ -147,6 +147,8 @@ def verify_attn(
     tree_mask: _Array,
     num_nodes: _Array | None,
     softmax_scale: float,
+    *,
+    tail_only: bool = False,
 ) -> tuple[_Array, _Array]:
     """``kdbench.verify_attn`` in float64 over gathered slots, for sound requests.
 
@@ -168,7 +170,7 @@ def verify_attn(
             seen = [j for j in range(real) if int(tree_mask[b, i, j >> 6]) >> (j & 63) & 1]
             if not seen:
                 continue
-            slots = np.array([*range(prefix), *(prefix + j for j in seen)])
+            slots = np.array([*range(0 if tail_only else prefix), *(prefix + j for j in seen)])
             rows = latents[block_table[b, slots // page_size], slots % page_size]
             scores = softmax_scale * (nope[b, i] @ rows[:, :rank].T + pe[b, i] @ rows[:, rank:].T)
             top = scores.max(axis=1, keepdims=True)
@@ -207,6 +209,30 @@ def kv_compact(kv_cache: _Array, block_table: _Array, seq_lens: _Array, accepted
         for k, row in enumerate(target):
             layers[:, row] = moved[:, k]
     return status
+
+
+def merge_attn_states(out_a: _Array, lse_a: _Array, out_b: _Array, lse_b: _Array) -> tuple[_Array, _Array]:
+    """``kdbench.merge_attn_states`` in float64 (arXiv 2501.01005).
+
+    Args:
+        out_a, out_b: [..., head_dim] bf16 bit patterns (uint16 or ml_dtypes.bfloat16), or floats.
+        lse_a, lse_b: floats [...], natural log.
+
+    Returns:
+        out f64[..., head_dim] and lse f64[...].
+    """
+    sides = [(_float64(out_a), lse_a.astype(np.float64)), (_float64(out_b), lse_b.astype(np.float64))]
+    out, total = np.zeros(out_a.shape), np.zeros(lse_a.shape)
+    top = np.maximum(sides[0][1], sides[1][1])  # NaN where either is
+    for values, lse in sides:
+        seen = ~np.isneginf(lse)
+        with np.errstate(invalid="ignore"):
+            weight = np.exp(lse[seen] - top[seen])  # NaN where lse is +inf
+        out[seen] += weight[:, None] * values[seen]
+        total[seen] += weight
+    nothing = total == 0
+    total[nothing] = 1.0
+    return out / total[..., None], np.where(nothing, -np.inf, top + np.log(total))
 
 
 def draft_topk(logits: _Array, k: int) -> DraftTopk:

@@ -34,6 +34,7 @@ PRIMARY_MODE = {
     "verify_attn": "cold",
     "draft_topk": "hot",
     "kv_compact": "hot",
+    "merge_attn_states": "hot",
 }
 _SUITES = {
     "tree_build": "bench_tree_build.TreeBuild",
@@ -41,6 +42,7 @@ _SUITES = {
     "verify_attn": "bench_verify_attn.VerifyAttn",
     "draft_topk": "bench_draft_topk.DraftTopk",
     "kv_compact": "bench_kv_compact.KvCompact",
+    "merge_attn_states": "bench_merge_attn_states.MergeAttnStates",
 }
 # What a library is built from: a commit that changes only tests or the bench would be the same one measured twice.
 _ENGINE = tuple(f"native/{name}" for name in ("include", "src", "python", "cmake", "CMakeLists.txt", "pyproject.toml"))

@@ -32,7 +32,9 @@ def sample_rows(seed: int, num_nodes: Array, heads: int) -> Array:
     return np.array(sorted(rows), np.int64)
 
 
-def attend(arrays: Mapping[str, Array], rows: Array, softmax_scale: float) -> tuple[Array, Array]:
+def attend(
+    arrays: Mapping[str, Array], rows: Array, softmax_scale: float, *, tail_only: bool = False
+) -> tuple[Array, Array]:
     """The oracle's out f64[R, 512] and natural-log lse f64[R] for ``rows``; ``arrays`` are verify_attn's inputs."""
     out = np.zeros((len(rows), KV_LORA_RANK))
     lse = np.zeros(len(rows))
@@ -41,7 +43,7 @@ def attend(arrays: Mapping[str, Array], rows: Array, softmax_scale: float) -> tu
         nodes, heads = rows[chosen, 1], rows[chosen, 2]
         query = np.concatenate([arrays[name][request, nodes, heads] for name in ("q_nope", "q_pe")], axis=1)
         scores = np.concatenate([_wide(query) @ part.T for part in _latents(arrays, request)], axis=1) * softmax_scale
-        scores[~_visible(arrays, request, nodes)] = -np.inf
+        scores[~_visible(arrays, request, nodes, tail_only)] = -np.inf
         top = scores.max(axis=1, keepdims=True)
         weights = np.exp(scores - top)
         total = weights.sum(axis=1, keepdims=True)
@@ -64,11 +66,11 @@ def _latents(arrays: Mapping[str, Array], request: int) -> Any:
         yield _wide(cache[table[part // size], part % size])
 
 
-def _visible(arrays: Mapping[str, Array], request: int, nodes: Array) -> Array:
+def _visible(arrays: Mapping[str, Array], request: int, nodes: Array, tail_only: bool) -> Array:
     prefix, count = int(arrays["seq_lens"][request]), int(arrays["num_nodes"][request])
     words = arrays["tree_mask"][request, nodes]
     bits = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")[:, :count].astype(bool)
-    return np.concatenate([np.ones((len(nodes), prefix), bool), bits], axis=1)
+    return np.concatenate([np.full((len(nodes), prefix), not tail_only), bits], axis=1)
 
 
 def _wide(words: Array) -> Array:

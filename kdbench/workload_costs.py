@@ -11,6 +11,7 @@ import numpy as np
 
 _KV_ROW = 1152  # bytes of one cached token: (512 + 64) bf16
 _QUERY_ROW = 2176  # bytes of one (node, head): q 576 and out 512 in bf16
+_OUT_ROW = 1024  # bytes of its out alone
 _FLOPS_PER_SCORE = 2 * (576 + 512)  # one visible (node, head, slot): the score and the value
 
 
@@ -37,11 +38,19 @@ def tree_accept(shape: Mapping[str, Any], sizes: Mapping[str, Any]) -> Cost:
 def verify_attn(shape: Mapping[str, Any], sizes: Mapping[str, Any]) -> Cost:
     """Latents once a request, queries and outputs once; FLOPs over the slots that each real row may see."""
     prefix, nodes = sizes["seq_lens"].astype(np.int64), sizes["num_nodes"].astype(np.int64)
+    if shape.get("tail_only", False):
+        prefix = np.zeros_like(prefix)
     in_tree = int(np.unpackbits(sizes["tree_mask"].view(np.uint8)).sum(dtype=np.int64))
     visible = in_tree + int((prefix * nodes).sum())
     heads = int(shape["heads"])
     moved = int((prefix + nodes).sum()) * _KV_ROW + int(nodes.sum()) * heads * _QUERY_ROW
     return Cost(moved, heads * visible * _FLOPS_PER_SCORE)
+
+
+def merge_attn_states(shape: Mapping[str, Any], sizes: Mapping[str, Any]) -> Cost:
+    """Both sides in, the merged one out; what a side that saw nothing holds counts as read. No FLOPs to speak of."""
+    rows = int(shape["batch"] * shape["nodes"] * shape["heads"])
+    return Cost(rows * 3 * (_OUT_ROW + 4), 0)
 
 
 def draft_topk(shape: Mapping[str, Any], sizes: Mapping[str, Any]) -> Cost:
@@ -63,4 +72,5 @@ COSTS: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any]], Cost]] = {
     "verify_attn": verify_attn,
     "draft_topk": draft_topk,
     "kv_compact": kv_compact,
+    "merge_attn_states": merge_attn_states,
 }

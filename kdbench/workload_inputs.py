@@ -293,6 +293,23 @@ def accepted_rows(
     return {name: xp.asarray(array) for name, array in arrays.items()}
 
 
+def attention_states(seed: int, *, batch: int, nodes: int, heads: int, xp: Any = np) -> dict[str, Any]:
+    """Two sides of merge_attn_states, like a prefix's and a tree's: log-sum-exps a few apart, bf16 as uint16 words.
+
+    The last head of every third row has seen nothing on side b, whose out holds NaN there. ``xp`` is numpy or cupy.
+
+    Returns:
+        out_a, out_b u16[B, N, H, 512] and lse_a, lse_b f32[B, N, H].
+    """
+    bits = Bits(seed)
+    out_a, out_b = (_bf16(bits, _KV_EXPONENT, batch, nodes, heads, KV_LORA_RANK) for _ in range(2))
+    lse_a, lse_b = ((6.0 + 2.0 * bits.bell(batch, nodes, heads)).astype(np.float32) for _ in range(2))
+    out_b[:, ::3, -1] = 0x7FC0
+    lse_b[:, ::3, -1] = -np.inf
+    arrays = {"out_a": out_a, "lse_a": lse_a, "out_b": out_b, "lse_b": lse_b}
+    return {name: xp.asarray(array) for name, array in arrays.items()}
+
+
 def draft_logits(seed: int, *, rows: int, dtype: str, hashed: bool = False, xp: Any = np) -> dict[str, Any]:
     """Logits of a drafter: f32 or bf16 words [rows, VOCAB_SIZE], bell-shaped, standard deviation 4.6.
 

@@ -80,14 +80,19 @@ def _attn(
     page_size: int,
     backends: tuple[str, ...] = _CUDA,
     quick: bool = False,
+    tail_only: bool = False,
 ) -> Workload:
     length = f"{prefix // 1024}k" if prefix and prefix % 1024 == 0 else str(prefix)
-    # Below 95 (node, head) rows a request, reading the prefix takes longer than multiplying it.
+    # Below 95 (node, head) rows a request, reading the prefix takes longer than multiplying it. Without a prefix there
+    # is little to multiply, and mostly little to read.
+    bound = "memory" if heads * nodes < 95 else "compute"
+    if tail_only:
+        bound = _bound_by_rows(heads * nodes * batch)
     return _workload(
-        f"h{heads}-n{nodes}-p{length}-b{batch}-ps{page_size}",
+        f"h{heads}-n{nodes}-p{length}-b{batch}-ps{page_size}{'-tail' if tail_only else ''}",
         "verify_attn",
         seed,
-        "memory" if heads * nodes < 95 else "compute",
+        bound,
         quick,
         backends,
         heads=heads,
@@ -96,6 +101,28 @@ def _attn(
         batch=batch,
         page_size=page_size,
         horizon=7,
+        **({"tail_only": True} if tail_only else {}),
+    )
+
+
+def _bound_by_rows(rows: int) -> str:
+    """Of kernels that read and write some kilobytes a (node, head) row, and do little else."""
+    return "memory" if rows >= 16384 else "latency"
+
+
+def _merge(
+    seed: int, heads: int, nodes: int, batch: int, backends: tuple[str, ...] = _BOTH, quick: bool = False
+) -> Workload:
+    return _workload(
+        f"h{heads}-n{nodes}-b{batch}-merge",
+        "merge_attn_states",
+        seed,
+        _bound_by_rows(heads * nodes * batch),
+        quick,
+        backends,
+        heads=heads,
+        nodes=nodes,
+        batch=batch,
     )
 
 
@@ -277,6 +304,18 @@ _ALL = (
     _compact(5004, 61, 1, 64),
     _device(_compact(5005, 61, 32, 64)),
     _device(_compact(5006, 61, 32, 1)),
+    # The tree's part of a cascade: the shapes of whole attention above, the prefix left to another kernel.
+    _attn(3301, 8, 16, 128, 2, 1, _BOTH, tail_only=True),
+    _attn(3302, 16, 64, 4096, 1, 64, tail_only=True),
+    _attn(3303, 64, 64, 4096, 8, 64, tail_only=True),
+    _attn(3304, 16, 256, 16384, 1, 64, tail_only=True),
+    _attn(3305, 8, 1025, 4096, 1, 1, tail_only=True),
+    # And what puts the two parts together.
+    _merge(6001, 8, 16, 2, quick=True),
+    _merge(6002, 16, 64, 1),
+    _merge(6003, 16, 256, 1, _CUDA),
+    _merge(6004, 64, 64, 8, _CUDA),
+    _merge(6005, 128, 64, 8, _CUDA),
 )
 
 REGISTRY = MappingProxyType({workload.name: workload for workload in _ALL})

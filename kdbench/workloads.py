@@ -20,7 +20,7 @@ from kdbench.errors import KdbenchError
 from kdbench.native import Library
 from kdbench.tree import DraftTree
 
-KERNELS = ("tree_build", "tree_accept", "verify_attn", "draft_topk", "kv_compact")
+KERNELS = ("tree_build", "tree_accept", "verify_attn", "draft_topk", "kv_compact", "merge_attn_states")
 # softmax_scale of Kimi K2-0905/K2.5/K2.6: 192^-1/2 times the square of yarn's mscale at factor 64.
 SOFTMAX_SCALE = 0.1446796258
 
@@ -52,7 +52,10 @@ class Workload:
         """The input arrays, the same bytes each time: of numpy in host memory, or of ``xp`` = cupy on the device."""
         shape = dict(self.shape)
         if self.kernel == "verify_attn":
+            shape.pop("tail_only", None)  # the same arrays: another kernel reads the prefix
             return make.attention(self.seed, **shape, xp=xp)
+        if self.kernel == "merge_attn_states":
+            return make.attention_states(self.seed, **shape, xp=xp)
         if self.kernel == "draft_topk":
             del shape["topk"], shape["vocab_size"]
             return make.draft_logits(self.seed, **shape, xp=xp)
@@ -76,11 +79,19 @@ class Workload:
             return calls.prepare_tree_accept(tree, arrays["target_tokens"], backend=backend, library=library)
         if self.kernel == "verify_attn":
             status = arrays["seq_lens"].copy()
+            tail_only = self.shape.get("tail_only", False)
             return calls.prepare_verify_attn(
-                **arrays, softmax_scale=SOFTMAX_SCALE, status=status, backend=backend, library=library
+                **arrays,
+                softmax_scale=SOFTMAX_SCALE,
+                status=status,
+                tail_only=tail_only,
+                backend=backend,
+                library=library,
             )
         if self.kernel == "kv_compact":
             return calls.prepare_kv_compact(**arrays, backend=backend, library=library)
+        if self.kernel == "merge_attn_states":
+            return calls.prepare_merge_attn_states(**arrays, backend=backend, library=library)
         return calls.prepare_draft_topk(arrays["logits"], self.shape["topk"], backend=backend, library=library)
 
     def check(self, outputs: Mapping[str, np.ndarray[Any, Any]]) -> None:
@@ -92,7 +103,7 @@ class Workload:
         """
         entry = self.golden_entry["outputs"]
         try:
-            if self.kernel == "verify_attn":
+            if self.kernel in ("verify_attn", "merge_attn_states"):
                 golden.check_attention(entry, outputs)
             elif self.kernel == "draft_topk":
                 golden.check_topk(entry, outputs)

@@ -32,9 +32,9 @@ class AttentionCase:
         arrays = (self.q_nope, self.q_pe, self.kv_cache, self.block_table, self.seq_lens, self.tree_mask)
         return (*map(place, arrays), None if self.num_nodes is None else place(self.num_nodes), SCALE)
 
-    def expected(self) -> tuple[np.ndarray, np.ndarray]:
+    def expected(self, *, tail_only: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """The float64 oracle."""
-        return reference.verify_attn(*self.arguments(lambda array: array))
+        return reference.verify_attn(*self.arguments(lambda array: array), tail_only=tail_only)
 
 
 def tree_masks(rng: np.random.Generator, counts: list[int], nodes: int, kind: str) -> np.ndarray:

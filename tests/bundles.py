@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from attention_cases import SCALE, attention_case
+from attention_cases import NAN_BF16, SCALE, attention_case
 from tree_cases import STYLES, candidates, random_parents, targets
 
 from kdbench import kdtr, reference
@@ -111,6 +111,20 @@ def verify_attn_cases(rng: np.random.Generator) -> Iterator[Arrays]:
                 arrays["num_nodes"] = case.num_nodes
             status = np.zeros(len(seq_lens), np.int32)
             yield arrays | _expected({"out": out, "lse": lse, "status": status})
+            out, lse = case.expected(tail_only=True)
+            yield arrays | {"tail_only": _i32(1)} | _expected({"out": out, "lse": lse, "status": status})
+
+
+def merge_attn_states_cases(rng: np.random.Generator) -> Iterator[Arrays]:
+    """Sides of like and unlike weight; sides that saw nothing, and NaN."""
+    for rows, head_dim in [(1, 8), (37, 64), (100, 512)]:
+        out_a, out_b = (f32_to_bf16(rng.standard_normal((rows, head_dim))) for _ in range(2))
+        lse_a, lse_b = (rng.normal(0, 10, rows).astype(np.float32) for _ in range(2))
+        lse_a[1:4], lse_b[2:5] = -np.inf, -np.inf
+        out_a[1:3], lse_a[6:7], lse_b[7:8] = NAN_BF16, np.nan, np.inf
+        arrays = {"out_a": out_a, "lse_a": lse_a, "out_b": out_b, "lse_b": lse_b}
+        out, lse = reference.merge_attn_states(**arrays)
+        yield arrays | _expected({"out": out, "lse": lse})
 
 
 def kv_compact_cases(rng: np.random.Generator) -> Iterator[Arrays]:
@@ -174,6 +188,7 @@ CASES = {
     "verify_attn": verify_attn_cases,
     "draft_topk": draft_topk_cases,
     "kv_compact": kv_compact_cases,
+    "merge_attn_states": merge_attn_states_cases,
 }
 
 

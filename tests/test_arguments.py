@@ -192,6 +192,15 @@ def test_verify_attn_argument_errors(cpu_library, index, value, sentence):
         kdbench.verify_attn(*arguments)
 
 
+@pytest.mark.parametrize(("value", "sentence"), [(2, "is 2, outside 0 to 1"), ("yes", "is 'yes', and an integer is")])
+def test_tail_only_is_yes_or_no(cpu_library, value, sentence):
+    case = attention_case(
+        np.random.default_rng(80), seq_lens=[4], counts=[2], nodes=2, heads=1, page_size=16, kind="tree"
+    )
+    with pytest.raises(InvalidArgument, match=f"^tail_only {sentence}"):
+        kdbench.verify_attn(*case.arguments(lambda a: a), tail_only=value)
+
+
 @pytest.mark.parametrize("scale", [1, np.float64(1), np.array(1.0)])
 def test_any_number_is_a_softmax_scale(cpu_library, scale):
     case = attention_case(

@@ -24,6 +24,7 @@ NAMES = [
     for kernel, name in [
         ("draft_topk", "DraftTopk"),
         ("kv_compact", "KvCompact"),
+        ("merge_attn_states", "MergeAttnStates"),
         ("tree_accept", "TreeAccept"),
         ("tree_build", "TreeBuild"),
         ("verify_attn", "VerifyAttn"),

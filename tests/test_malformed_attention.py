@@ -85,6 +85,24 @@ class TestVerifyAttn:
         assert np.array_equal(to_numpy(plain[0]), out)
         assert np.array_equal(to_numpy(plain[1]), lse)
 
+    def test_a_tail_needs_its_own_pages_and_sound_lengths(self, place):
+        case = self.case()
+        sound = kdbench.verify_attn(*case.arguments(place), tail_only=True)
+        table, lengths = case.block_table.copy(), case.seq_lens.copy()
+        table[0, :7] = INT_MIN  # slots 0 to 27 of a prefix of 30
+        table[1, 5] = -1  # slots 20 to 23: the last one of the prefix and the first nodes
+        lengths[3] = 100
+        status = place(np.zeros(4, np.int32))
+        broken = dataclasses.replace(case, block_table=table, seq_lens=lengths)
+        out, lse = kdbench.verify_attn(*broken.arguments(place), status=status, tail_only=True)
+        assert to_numpy(status).tolist() == [0, RequestStatus.BAD_PAGE, 0, RequestStatus.BAD_LENGTH]
+        for b in (0, 2):
+            assert np.array_equal(to_numpy(out)[b], to_numpy(sound[0])[b])
+            assert np.array_equal(to_numpy(lse)[b], to_numpy(sound[1])[b])
+        for b in (1, 3):
+            assert not to_numpy(out)[b].any()
+            assert np.isneginf(to_numpy(lse)[b]).all()
+
     @pytest.mark.parametrize("page_size", [1, 4, 16])
     def test_a_table_that_is_just_long_enough(self, place, page_size):
         case = self.case(page_size)

@@ -54,6 +54,23 @@ def test_a_long_prefix(place):
     assert_close(*kdbench.verify_attn(*case.arguments(place)), case.expected())
 
 
+@pytest.mark.parametrize("kind", ["chain", "tree", "arbitrary"])
+@pytest.mark.parametrize("page_size", [1, 64])
+def test_tail_only_against_float64_whatever_the_prefix_holds(place, page_size, kind):
+    rng = np.random.default_rng(70 + page_size)
+    seq_lens, counts = [0, 77, 64, 130], [5, 65, 1, 40]
+    case = attention_case(rng, seq_lens=seq_lens, counts=counts, nodes=65, heads=3, page_size=page_size, kind=kind)
+    for b, prefix in enumerate(seq_lens):
+        slots = np.arange(prefix)
+        case.kv_cache[case.block_table[b, slots // page_size], slots % page_size] = attention_cases.NAN_BF16
+        case.block_table[b, : prefix // page_size] = -1
+    status = place(np.full(4, -7, np.int32))
+    out, lse = kdbench.verify_attn(*case.arguments(place), status=status, tail_only=True)
+    assert to_numpy(status).tolist() == [0] * 4
+    # The oracle reads gathered slots, none of them in the prefix.
+    assert_close(out, lse, case.expected(tail_only=True))
+
+
 def test_an_empty_mask_row_alone_marks_a_pad(place):
     rng = np.random.default_rng(62)
     case = attention_case(rng, seq_lens=[9, 30], counts=[6, 8], nodes=8, heads=2, page_size=16, kind="tree")

@@ -31,8 +31,10 @@ def test_the_list_covers_what_is_promised() -> None:
     assert {(s["layers"], s["batch"]) for s in (w.shape for w in workloads.every() if w.kernel == "kv_compact")} == {
         (layers, batch) for layers in (1, 61) for batch in (1, 32)
     }
+    assert len([name for name in workloads.names("verify_attn") if workloads.get(name).shape.get("tail_only")]) == 5
+    assert shapes("merge_attn_states", "heads") == {8, 16, 64, 128}
     quick = [workload for workload in workloads.every() if "quick" in workload.tags]
-    assert 8 <= len(quick) <= 10
+    assert 8 <= len(quick) <= 12
     assert {workload.kernel for workload in quick} == set(workloads.KERNELS)
     assert all("cpu" in workload.backends for workload in quick)
 
@@ -132,6 +134,30 @@ def test_sampled_rows_are_the_oracle_s() -> None:
     b, i, h = rows.T
     np.testing.assert_allclose(out, whole[b, i, h], rtol=1e-12, atol=1e-13)
     np.testing.assert_allclose(lse, whole_lse[b, i, h], rtol=1e-13)
+
+
+def test_a_tail_costs_and_sees_no_prefix() -> None:
+    workload = workloads.get("h8-n16-p128-b2-ps1-tail")
+    arrays = workload.inputs()
+    bits = sum(int(word).bit_count() for word in arrays["tree_mask"].ravel())
+    nodes = int(arrays["num_nodes"].sum())
+    assert workload.flops == 2 * 8 * (576 + 512) * bits
+    assert workload.bytes_moved == nodes * (1152 + 8 * 2176)
+    rows = sampled_attention.sample_rows(workload.seed, arrays["num_nodes"], 8)
+    out, lse = sampled_attention.attend(arrays, rows, workloads.SOFTMAX_SCALE, tail_only=True)
+    whole, whole_lse = reference.verify_attn(**arrays, softmax_scale=workloads.SOFTMAX_SCALE, tail_only=True)
+    b, i, h = rows.T
+    np.testing.assert_allclose(out, whole[b, i, h], rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(lse, whole_lse[b, i, h], rtol=1e-13)
+
+
+def test_a_merge_reads_two_sides_and_writes_one() -> None:
+    workload = workloads.get("h8-n16-b2-merge")
+    arrays = workload.inputs()
+    moved = sum(array.nbytes for array in arrays.values())
+    assert (workload.bytes_moved, workload.flops) == (moved + moved // 2, 0)
+    assert np.isneginf(arrays["lse_b"]).any()
+    assert not np.isneginf(arrays["lse_a"]).any()
 
 
 def test_projections_are_orthogonal() -> None:

@@ -160,6 +160,24 @@ Prepared verify_attn(int32_t batch, int32_t nodes, int32_t heads, int32_t prefix
     return prepared(buffers, p, kdt_verify_attn_workspace_size, kdt_verify_attn);
 }
 
+Prepared merge_attn_states(int32_t rows) {
+    Random random(5);
+    auto buffers = std::make_shared<Buffers>();
+    const size_t values = static_cast<size_t>(rows) * KDT_KV_LORA_RANK;
+    std::vector<float> lse(static_cast<size_t>(rows));
+    for (float& value : lse) value = random.normal();
+    kdt_merge_attn_states_params p = {};
+    p.out_a = buffers->of(normals(random, values));
+    p.lse_a = buffers->of(lse);
+    p.out_b = buffers->of(normals(random, values));
+    p.lse_b = buffers->of(lse);
+    p.out = buffers->space<uint16_t>(values);
+    p.lse = buffers->space<float>(lse.size());
+    p.rows = rows;
+    p.head_dim = KDT_KV_LORA_RANK;
+    return prepared(buffers, p, kdt_merge_attn_states_workspace_size, kdt_merge_attn_states);
+}
+
 Prepared draft_topk(int32_t rows, int32_t vocab_size, int32_t topk) {
     Random random(4);
     auto buffers = std::make_shared<Buffers>();
@@ -230,6 +248,8 @@ std::vector<Workload> workloads() {
     for (const auto& [b, n, h, p, page] : attention)
         all.push_back({"verify_attn", text({{"B", b}, {"N", n}, {"H", h}, {"P", p}, {"page", page}}),
                        [b = b, n = n, h = h, p = p, page = page] { return verify_attn(b, n, h, p, page); }});
+    for (const int32_t rows : {1024, 32768})
+        all.push_back({"merge_attn_states", text({{"rows", rows}}), [rows = rows] { return merge_attn_states(rows); }});
     for (const auto& [rows, vocab, k] : std::vector<std::array<int32_t, 3>>{{7, 32000, 16}, {15, 163840, 64}})
         all.push_back({"draft_topk", text({{"rows", rows}, {"V", vocab}, {"K", k}}),
                        [rows = rows, vocab = vocab, k = k] { return draft_topk(rows, vocab, k); }});

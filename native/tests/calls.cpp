@@ -54,6 +54,10 @@ bool KvCompactOutput::operator==(const KvCompactOutput& other) const {
     return kv_cache == other.kv_cache && status == other.status;
 }
 
+bool MergeAttnStatesOutput::operator==(const MergeAttnStatesOutput& other) const {
+    return out == other.out && same_bits(lse, other.lse);
+}
+
 bool DraftTopkOutput::operator==(const DraftTopkOutput& other) const {
     return same_bits(topk_log_probs, other.topk_log_probs) && topk_token_ids == other.topk_token_ids &&
            status == other.status;
@@ -150,9 +154,41 @@ VerifyAttnOutput run(const VerifyAttnInput& in) {
     p.page_size = in.page_size;
     p.max_pages_per_seq = in.max_pages_per_seq;
     p.softmax_scale = in.softmax_scale;
+    p.tail_only = in.tail_only ? 1 : 0;
     call(memory, p, kdt_verify_attn_workspace_size, kdt_verify_attn);
     return {memory.read(out, rows * KDT_KV_LORA_RANK), memory.read(p.lse, rows),
             memory.read(p.status, in.with_status ? sized(in.batch) : 0)};
+}
+
+MergeAttnStatesOutput run(const MergeAttnStatesInput& in, InPlace in_place) {
+    const size_t values = in.out_a.size(), rows = in.lse_a.size();
+    GuardedMemory memory;
+    kdt_merge_attn_states_params p = {};
+    p.struct_size = sizeof(p);
+    uint16_t* out = nullptr;
+    if (in_place == InPlace::a) {
+        p.out_a = out = memory.in_place(in.out_a);
+        p.lse_a = p.lse = memory.in_place(in.lse_a);
+    } else {
+        p.out_a = memory.input(in.out_a);
+        p.lse_a = memory.input(in.lse_a);
+    }
+    if (in_place == InPlace::b) {
+        p.out_b = out = memory.in_place(in.out_b);
+        p.lse_b = p.lse = memory.in_place(in.lse_b);
+    } else {
+        p.out_b = memory.input(in.out_b);
+        p.lse_b = memory.input(in.lse_b);
+    }
+    if (in_place == InPlace::neither) {
+        out = memory.output<uint16_t>(values);
+        p.lse = memory.output<float>(rows);
+    }
+    p.out = out;
+    p.rows = static_cast<int32_t>(rows);
+    p.head_dim = in.head_dim;
+    call(memory, p, kdt_merge_attn_states_workspace_size, kdt_merge_attn_states);
+    return {memory.read(out, values), memory.read(p.lse, rows)};
 }
 
 DraftTopkOutput run(const DraftTopkInput& in) {

@@ -47,6 +47,7 @@ struct VerifyAttnInput {
     std::vector<uint64_t> tree_mask;
     std::vector<int32_t> num_nodes;  // empty: NULL
     bool with_status = true;         // false: NULL
+    bool tail_only = false;
 };
 
 struct VerifyAttnOutput {
@@ -56,6 +57,22 @@ struct VerifyAttnOutput {
 
     bool operator==(const VerifyAttnOutput& other) const;
 };
+
+struct MergeAttnStatesInput {
+    int32_t head_dim;
+    std::vector<uint16_t> out_a, out_b;
+    std::vector<float> lse_a, lse_b;
+};
+
+struct MergeAttnStatesOutput {
+    std::vector<uint16_t> out;
+    std::vector<float> lse;
+
+    bool operator==(const MergeAttnStatesOutput& other) const;
+};
+
+// Which of its inputs a merge writes over.
+enum class InPlace { neither, a, b };
 
 struct DraftTopkInput {
     int32_t rows, vocab_size, topk;
@@ -87,6 +104,7 @@ struct KvCompactOutput {
 TreeBuildOutput run(const TreeBuildInput& input);
 TreeAcceptOutput run(const TreeAcceptInput& input);
 VerifyAttnOutput run(const VerifyAttnInput& input);
+MergeAttnStatesOutput run(const MergeAttnStatesInput& input, InPlace in_place = InPlace::neither);
 DraftTopkOutput run(const DraftTopkInput& input);
 KvCompactOutput run(const KvCompactInput& input);
 

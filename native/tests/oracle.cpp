@@ -176,7 +176,7 @@ Attention attend(const VerifyAttnInput& in) {
         for (int32_t j = 0; i < real && j < real; ++j)
             if ((mask[j / 64] >> (j % 64) & 1) != 0) slots.push_back(in.seq_lens[b] + j);
         if (slots.empty()) continue;
-        for (int32_t t = 0; t < in.seq_lens[b]; ++t) slots.push_back(t);
+        for (int32_t t = 0; !in.tail_only && t < in.seq_lens[b]; ++t) slots.push_back(t);
 
         std::vector<double> scores;
         std::vector<const uint16_t*> tokens;

@@ -74,6 +74,17 @@ struct Empty<kdt_kv_compact_params> {
     static constexpr auto query = kdt_kv_compact_workspace_size;
     static constexpr uint32_t v1_size = 104;
 };
+template <>
+struct Empty<kdt_merge_attn_states_params> {
+    static kdt_merge_attn_states_params params() {
+        kdt_merge_attn_states_params p = {};
+        p.head_dim = 8;
+        return p;
+    }
+    static constexpr auto call = kdt_merge_attn_states;
+    static constexpr auto query = kdt_merge_attn_states_workspace_size;
+    static constexpr uint32_t v1_size = 88;
+};
 
 // A caller of a later version: the same struct and `extra` bytes more.
 template <class Params>
@@ -132,6 +143,9 @@ HOST_TEST(abi_struct_size_tree_accept) {
 }
 HOST_TEST(abi_struct_size_verify_attn) {
     check_struct_size<kdt_verify_attn_params>();
+}
+HOST_TEST(abi_struct_size_merge_attn_states) {
+    check_struct_size<kdt_merge_attn_states_params>();
 }
 
 HOST_TEST(abi_struct_size_kv_compact) {

@@ -110,6 +110,7 @@ void verify_attn(const Case& c) {
     in.seq_lens = c.values<int32_t>("seq_lens");
     in.tree_mask = c.values<uint64_t>("tree_mask");
     if (c.has("num_nodes")) in.num_nodes = c.values<int32_t>("num_nodes");
+    in.tail_only = c.has("tail_only") && c.scalar<int32_t>("tail_only") != 0;
     const VerifyAttnOutput got = run(in);
     if (c.has("expect/status")) CHECK_EQ(got.status, c.values<int32_t>("expect/status"));
     const std::vector<double> out = c.values<double>("expect/out"), lse = c.values<double>("expect/lse");
@@ -131,6 +132,30 @@ void verify_attn(const Case& c) {
             CHECK(std::abs(got.lse[row] - lse[row]) <= 1e-3);
         else if (!std::isnan(lse[row]))
             CHECK_EQ(got.lse[row], static_cast<float>(lse[row]));
+    }
+    CHECK(run(in) == got);
+}
+
+void merge_attn_states(const Case& c) {
+    MergeAttnStatesInput in = {};
+    in.head_dim = c.dim("out_a", 1);
+    in.out_a = c.values<uint16_t>("out_a");
+    in.lse_a = c.values<float>("lse_a");
+    in.out_b = c.values<uint16_t>("out_b");
+    in.lse_b = c.values<float>("lse_b");
+    const MergeAttnStatesOutput got = run(in);
+    const std::vector<double> out = c.values<double>("expect/out"), lse = c.values<double>("expect/lse");
+    CHECK_EQ(got.out.size(), out.size());
+    CHECK_EQ(got.lse.size(), lse.size());
+    for (size_t i = 0; i < out.size(); ++i) {
+        const double value = from_bf16(got.out[i]);
+        CHECK_EQ(std::isnan(value), std::isnan(out[i]));
+        CHECK(std::isnan(value) || std::abs(value - out[i]) <= std::abs(out[i]) / 256 + 1e-5);
+    }
+    for (size_t row = 0; row < lse.size(); ++row) {
+        CHECK_EQ(std::isnan(got.lse[row]), std::isnan(lse[row]));
+        CHECK(std::isnan(lse[row]) || got.lse[row] == lse[row] ||
+              std::abs(got.lse[row] - lse[row]) <= 1e-6 * (1.0 + std::abs(lse[row])));
     }
     CHECK(run(in) == got);
 }
@@ -188,11 +213,10 @@ struct Kernel {
     void (*check)(const Case&);
 };
 
-constexpr Kernel kKernels[] = {{"tree_build", "topk_log_probs", tree_build},
-                               {"tree_accept", "token_ids", tree_accept},
-                               {"verify_attn", "q_nope", verify_attn},
-                               {"draft_topk", "logits", draft_topk},
-                               {"kv_compact", "kv_cache", kv_compact}};
+constexpr Kernel kKernels[] = {
+    {"tree_build", "topk_log_probs", tree_build}, {"tree_accept", "token_ids", tree_accept},
+    {"verify_attn", "q_nope", verify_attn},       {"draft_topk", "logits", draft_topk},
+    {"kv_compact", "kv_cache", kv_compact},       {"merge_attn_states", "out_a", merge_attn_states}};
 
 }  // namespace
 

@@ -92,6 +92,16 @@ kdt_kv_compact_params kv_compact() {
     return p;
 }
 
+kdt_merge_attn_states_params merge_attn_states() {
+    kdt_merge_attn_states_params p = {};
+    p.struct_size = sizeof(p);
+    p.out_a = p.out_b = p.out = somewhere<void>();
+    p.lse_a = p.lse_b = p.lse = somewhere<float>();
+    p.rows = 2;
+    p.head_dim = 16;
+    return p;
+}
+
 template <class Params>
 void refused(kdt_status (*call)(const Params*), const Params& params, const std::string& sentence) {
     CHECK_EQ(call(&params), KDT_INVALID_ARGUMENT);
@@ -216,6 +226,8 @@ HOST_TEST(host_checks_verify_attn) {
     POINTER_REFUSED(verify_attn, tree_mask, uint64_t);
     POINTER_REFUSED(verify_attn, out, void);
     POINTER_REFUSED(verify_attn, lse, float);
+    SIZE_REFUSED(verify_attn, tail_only, -1, "tail_only is -1, wanted 0 .. 1");
+    SIZE_REFUSED(verify_attn, tail_only, 2, "tail_only is 2, wanted 0 .. 1");
     OPTIONAL_REFUSED(verify_attn, num_nodes, int32_t);
     OPTIONAL_REFUSED(verify_attn, status, int32_t);
 }
@@ -243,6 +255,24 @@ HOST_TEST(host_checks_kv_compact) {
     kdt_kv_compact_params half = kv_compact();
     half.kv_cache = g_memory + 8;
     refused(kdt_kv_compact, half, "wanted one that is a multiple of 16 bytes");
+}
+
+HOST_TEST(host_checks_merge_attn_states) {
+    SIZE_REFUSED(merge_attn_states, rows, -1, "rows is -1, wanted 0 or more");
+    SIZE_REFUSED(merge_attn_states, head_dim, 0, "head_dim is 0, wanted 8 .. 512");
+    SIZE_REFUSED(merge_attn_states, head_dim, 520, "head_dim is 520, wanted 8 .. 512");
+    SIZE_REFUSED(merge_attn_states, head_dim, 12, "head_dim is 12, wanted a multiple of 8");
+    POINTER_REFUSED(merge_attn_states, out_a, void);
+    POINTER_REFUSED(merge_attn_states, lse_a, float);
+    POINTER_REFUSED(merge_attn_states, out_b, void);
+    POINTER_REFUSED(merge_attn_states, lse_b, float);
+    POINTER_REFUSED(merge_attn_states, out, void);
+    POINTER_REFUSED(merge_attn_states, lse, float);
+    // In place means the very same array: one that starts a row later is not.
+    REFUSED(merge_attn_states, out_a, g_memory + 32, "out overlaps out_a in part, wanted the same array");
+    REFUSED(merge_attn_states, out_b, g_memory + 32, "out overlaps out_b in part, wanted the same array");
+    REFUSED(merge_attn_states, lse_a, somewhere<float>() + 1, "lse overlaps lse_a in part, wanted the same array");
+    REFUSED(merge_attn_states, lse_b, somewhere<float>() + 1, "lse overlaps lse_b in part, wanted the same array");
 }
 
 // Queries look at no pointer, and a call refuses a workspace that is absent, short or misaligned.

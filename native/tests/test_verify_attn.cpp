@@ -211,6 +211,53 @@ TEST(verify_attn_refuses_requests_and_leaves_neighbours) {
     check_refused(in, {KDT_REQ_BAD_PAGE, KDT_REQ_BAD_PAGE, 0, KDT_REQ_BAD_PAGE, 0});
 }
 
+// Slots of the prefix may then hold anything, and so may the table's entries for pages of theirs alone.
+TEST(verify_attn_tail_only_leaves_the_prefix_out) {
+    for (const Shape& shape : {Shape{9, 8, 16, {0, 1, 63, 64, 65, 200}, {9, 1, 5, 8, 2, 7}},
+                               Shape{70, 3, 1, {31, 0}, {70, 64}}, Shape{1025, 1, 64, {130}, {1025}}}) {
+        VerifyAttnInput in = random_input(90, shape);
+        in.tail_only = true;
+        in.tree_mask[0] = 0;  // a row that sees nothing
+        const VerifyAttnOutput got = run(in);
+        CHECK_EQ(got.status, Ints(shape.prefixes.size(), 0));
+        CHECK_EQ(got.lse[0], -kInfinity);
+        check_against_double(in, got);
+        VerifyAttnInput bare = in;
+        for (size_t b = 0; b < shape.prefixes.size(); ++b) {
+            int32_t* const table = bare.block_table.data() + b * bare.max_pages_per_seq;
+            for (int32_t t = 0; t < shape.prefixes[b]; ++t) {
+                const size_t token = static_cast<size_t>(in.block_table[b * static_cast<size_t>(in.max_pages_per_seq) +
+                                                                        static_cast<size_t>(t / in.page_size)]) *
+                                         in.page_size +
+                                     static_cast<size_t>(t % in.page_size);
+                std::fill_n(bare.kv_cache.begin() + token * (kRank + kRope), kRank + kRope, kNan16);
+                if (t / in.page_size < shape.prefixes[b] / in.page_size) table[t / in.page_size] = -7;
+            }
+        }
+        CHECK(run(bare) == got);
+    }
+}
+
+TEST(verify_attn_tail_only_still_checks_lengths_and_its_own_pages) {
+    VerifyAttnInput in = random_input(91, {5, 2, 4, {9, 14, 3, 8, 10}, {5, 5, 5, 5, 5}});
+    in.tail_only = true;
+    const VerifyAttnOutput wanted = run(in);
+    const size_t pages = static_cast<size_t>(in.max_pages_per_seq);
+    in.seq_lens[0] = -1;
+    in.seq_lens[2] = in.max_pages_per_seq * 4 - 4;  // one slot too many
+    in.block_table[1 * pages + 3] = -1;             // slots 12 .. 15: the page of the last prefix slots and the root
+    in.block_table[3 * pages + 1] = -1;             // slots 4 .. 7: prefix alone
+    in.block_table[4 * pages + 3] = in.num_pages;   // slots 12 .. 15: the tree's last
+    const VerifyAttnOutput got = run(in);
+    CHECK_EQ(got.status, (Ints{KDT_REQ_BAD_LENGTH, KDT_REQ_BAD_PAGE, KDT_REQ_BAD_LENGTH, 0, KDT_REQ_BAD_PAGE}));
+    for (size_t row = 0; row < got.lse.size(); ++row) {
+        const bool refused = got.status[row / 10] != 0;
+        CHECK_EQ(got.lse[row], refused ? -kInfinity : wanted.lse[row]);
+        for (size_t d = 0; d < kRank; ++d)
+            CHECK_EQ(got.out[row * kRank + d], refused ? uint16_t{0} : wanted.out[row * kRank + d]);
+    }
+}
+
 TEST(verify_attn_requests_may_share_pages_and_permute) {
     VerifyAttnInput in = random_input(70, {6, 2, 4, {16, 16, 8}, {6, 4, 5}});
     // The second request's prefix is the first one's.

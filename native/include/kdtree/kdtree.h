@@ -149,6 +149,9 @@ typedef struct kdt_tree_accept_params {
 // num_nodes count for nothing. Slots nobody may see may hold anything, NaN included. A refused request is all pads,
 // with the first of KDT_REQ_BAD_COUNT, KDT_REQ_BAD_LENGTH, KDT_REQ_BAD_PAGE that applies; the pages of all slots [0, P
 // + num_nodes) must exist, where num_nodes is N when it is NULL.
+// With tail_only the prefix is left out: a row attends the tree slots of its bits and nothing else, where they always
+// stand (from logical slot P on), to be merged with the prefix's result by kdt_merge_attn_states. Only the pages of
+// slots [P, P + num_nodes) must exist then, and no other entry of the block table is looked at; P is still checked.
 typedef struct kdt_verify_attn_params {
     uint32_t struct_size;
     const void* q_nope;          // bf16 [B, N, H, 512], absorbed
@@ -173,7 +176,29 @@ typedef struct kdt_verify_attn_params {
     void* stream;
     void* workspace;
     size_t workspace_size;
+    int32_t tail_only;  // 0 or 1: 1 leaves the prefix out
 } kdt_verify_attn_params;
+
+// ---- merge_attn_states: attention over two disjoint sets of slots, from the attention over each
+// lse = log(e^lse_a + e^lse_b); out = e^(lse_a - lse) out_a + e^(lse_b - lse) out_b: how cascade attention puts its
+// levels together (FlashInfer, arXiv 2501.01005). A side with lse -inf has seen nothing and counts for nothing, even
+// where its out is NaN; with both, the answer is 0 and -inf. An lse of NaN or +inf makes its row NaN, lse included: an
+// error upstream stays visible. Log-sum-exps are natural; multiply those of base 2 by ln 2 first.
+// In place: out may be out_a or out_b, lse may be lse_a or lse_b; other overlaps are not allowed.
+typedef struct kdt_merge_attn_states_params {
+    uint32_t struct_size;
+    const void* out_a;   // bf16 [rows, head_dim]
+    const float* lse_a;  // [rows]
+    const void* out_b;   // bf16 [rows, head_dim]
+    const float* lse_b;  // [rows]
+    void* out;           // bf16 [rows, head_dim]
+    float* lse;          // [rows]
+    int32_t rows;        // >= 0
+    int32_t head_dim;    // a multiple of 8, 8 .. KDT_KV_LORA_RANK
+    void* stream;
+    void* workspace;
+    size_t workspace_size;
+} kdt_merge_attn_states_params;
 
 // ---- kv_compact: the latents of the accepted nodes to the slots behind the prefix
 // In every layer the row of logical slot P + accepted_path[k] moves to slot P + k, P = seq_lens[b], as if all rows of a
@@ -205,12 +230,14 @@ KDT_API kdt_status kdt_draft_topk_workspace_size(const kdt_draft_topk_params* pa
 KDT_API kdt_status kdt_tree_build_workspace_size(const kdt_tree_build_params* params, size_t* bytes);
 KDT_API kdt_status kdt_tree_accept_workspace_size(const kdt_tree_accept_params* params, size_t* bytes);
 KDT_API kdt_status kdt_verify_attn_workspace_size(const kdt_verify_attn_params* params, size_t* bytes);
+KDT_API kdt_status kdt_merge_attn_states_workspace_size(const kdt_merge_attn_states_params* params, size_t* bytes);
 KDT_API kdt_status kdt_kv_compact_workspace_size(const kdt_kv_compact_params* params, size_t* bytes);
 
 KDT_API kdt_status kdt_draft_topk(const kdt_draft_topk_params* params);
 KDT_API kdt_status kdt_tree_build(const kdt_tree_build_params* params);
 KDT_API kdt_status kdt_tree_accept(const kdt_tree_accept_params* params);
 KDT_API kdt_status kdt_verify_attn(const kdt_verify_attn_params* params);
+KDT_API kdt_status kdt_merge_attn_states(const kdt_merge_attn_states_params* params);
 KDT_API kdt_status kdt_kv_compact(const kdt_kv_compact_params* params);
 
 KDT_API uint32_t kdt_abi_version(void);

@@ -29,6 +29,14 @@ void check_optional(const char* call, const char* name, const void* pointer, siz
     if (pointer != nullptr) check_alignment(call, name, pointer, alignment);
 }
 
+// Two arrays of `bytes` each: one and the same, or without a byte in common.
+void check_same_or_apart(const char* call, const char* name, const void* written, const char* other, const void* read,
+                         size_t bytes) {
+    const uintptr_t a = reinterpret_cast<uintptr_t>(written), b = reinterpret_cast<uintptr_t>(read);
+    if (a != b && a < b + bytes && b < a + bytes)
+        fail_argument("%s: %s overlaps %s in part, wanted the same array or one apart from it", call, name, other);
+}
+
 }  // namespace
 
 void check_struct_size(const char* call, const void* params, uint32_t v1_size, uint32_t own_size) {
@@ -179,6 +187,7 @@ void check_verify_attn_sizes(const kdt_verify_attn_params& p) {
     if (!std::isfinite(p.softmax_scale) || !(p.softmax_scale > 0.0f))
         fail_argument("%s: softmax_scale is %g, wanted a finite number above zero", call,
                       static_cast<double>(p.softmax_scale));
+    check_range(call, "tail_only", p.tail_only, 0, 1);
     const int64_t token_values = KDT_KV_LORA_RANK + KDT_QK_ROPE_HEAD_DIM;
     checked_bytes(call, "kv_cache", {p.num_pages, p.page_size, token_values}, 2);
     checked_bytes(call, "block_table", {p.batch, p.max_pages_per_seq}, sizeof(int32_t));
@@ -199,6 +208,35 @@ void check_verify_attn(const kdt_verify_attn_params& p) {
     check_pointer(call, "out", p.out, 2, "bfloat16 [batch, max_nodes, num_qo_heads, 512]");
     check_pointer(call, "lse", p.lse, 4, "float32 [batch, max_nodes, num_qo_heads]");
     check_optional(call, "status", p.status, 4);
+}
+
+// ---- merge_attn_states
+
+void check_merge_attn_states_sizes(const kdt_merge_attn_states_params& p) {
+    const char* const call = "merge_attn_states";
+    check_at_least(call, "rows", p.rows, 0);
+    check_range(call, "head_dim", p.head_dim, 8, KDT_KV_LORA_RANK);
+    if (p.head_dim % 8 != 0) fail_argument("%s: head_dim is %d, wanted a multiple of 8", call, p.head_dim);
+}
+
+void check_merge_attn_states(const kdt_merge_attn_states_params& p) {
+    check_merge_attn_states_sizes(p);
+    if (p.rows == 0) return;
+    const char* const call = "merge_attn_states";
+    const char* const per_value = "bfloat16 [rows, head_dim]";
+    const char* const per_row = "float32 [rows]";
+    check_pointer(call, "out_a", p.out_a, 2, per_value);
+    check_pointer(call, "lse_a", p.lse_a, 4, per_row);
+    check_pointer(call, "out_b", p.out_b, 2, per_value);
+    check_pointer(call, "lse_b", p.lse_b, 4, per_row);
+    check_pointer(call, "out", p.out, 2, per_value);
+    check_pointer(call, "lse", p.lse, 4, per_row);
+    const size_t rows = static_cast<size_t>(p.rows);
+    const size_t bytes = rows * static_cast<size_t>(p.head_dim) * 2;
+    check_same_or_apart(call, "out", p.out, "out_a", p.out_a, bytes);
+    check_same_or_apart(call, "out", p.out, "out_b", p.out_b, bytes);
+    check_same_or_apart(call, "lse", p.lse, "lse_a", p.lse_a, rows * sizeof(float));
+    check_same_or_apart(call, "lse", p.lse, "lse_b", p.lse_b, rows * sizeof(float));
 }
 
 // ---- kv_compact

@@ -49,6 +49,11 @@ struct ParamsTraits<kdt_verify_attn_params> {
     static constexpr uint32_t v1_size = 152;
 };
 template <>
+struct ParamsTraits<kdt_merge_attn_states_params> {
+    static constexpr const char* name = "merge_attn_states";
+    static constexpr uint32_t v1_size = 88;
+};
+template <>
 struct ParamsTraits<kdt_kv_compact_params> {
     static constexpr const char* name = "kv_compact";
     static constexpr uint32_t v1_size = 104;
@@ -78,6 +83,7 @@ void check_draft_topk_sizes(const kdt_draft_topk_params& p);
 void check_tree_build_sizes(const kdt_tree_build_params& p);
 void check_tree_accept_sizes(const kdt_tree_accept_params& p);
 void check_verify_attn_sizes(const kdt_verify_attn_params& p);
+void check_merge_attn_states_sizes(const kdt_merge_attn_states_params& p);
 void check_kv_compact_sizes(const kdt_kv_compact_params& p);
 
 // Sizes, then pointers: not NULL where the call reads or writes through them, and aligned to their element.
@@ -85,6 +91,7 @@ void check_draft_topk(const kdt_draft_topk_params& p);
 void check_tree_build(const kdt_tree_build_params& p);
 void check_tree_accept(const kdt_tree_accept_params& p);
 void check_verify_attn(const kdt_verify_attn_params& p);
+void check_merge_attn_states(const kdt_merge_attn_states_params& p);
 void check_kv_compact(const kdt_kv_compact_params& p);
 
 // What any allocator gives; a backend that wants more aligns inside the workspace.

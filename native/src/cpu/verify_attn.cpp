@@ -53,19 +53,20 @@ struct Request {
     int32_t status;
     int32_t prefix;
     int32_t nodes;
+    int64_t first_slot;  // of those attended: 0, or behind the prefix
 };
 
 Request examine(const kdt_verify_attn_params& p, int64_t b) {
     const int32_t prefix = p.seq_lens[b];
     const int32_t nodes = p.num_nodes != nullptr ? p.num_nodes[b] : p.max_nodes;
-    if (nodes < 1 || nodes > p.max_nodes) return {KDT_REQ_BAD_COUNT, 0, 0};
+    if (nodes < 1 || nodes > p.max_nodes) return {KDT_REQ_BAD_COUNT, 0, 0, 0};
     const int64_t slots = int64_t{prefix} + nodes;
-    if (prefix < 0 || slots > int64_t{p.max_pages_per_seq} * p.page_size) return {KDT_REQ_BAD_LENGTH, 0, 0};
+    if (prefix < 0 || slots > int64_t{p.max_pages_per_seq} * p.page_size) return {KDT_REQ_BAD_LENGTH, 0, 0, 0};
+    const int64_t first_slot = p.tail_only != 0 ? prefix : 0;
     const int32_t* const pages = p.block_table + b * p.max_pages_per_seq;
-    const int64_t pages_needed = (slots + p.page_size - 1) / p.page_size;
-    for (int64_t k = 0; k < pages_needed; ++k)
-        if (pages[k] < 0 || pages[k] >= p.num_pages) return {KDT_REQ_BAD_PAGE, 0, 0};
-    return {0, prefix, nodes};
+    for (int64_t k = first_slot / p.page_size; k <= (slots - 1) / p.page_size; ++k)
+        if (pages[k] < 0 || pages[k] >= p.num_pages) return {KDT_REQ_BAD_PAGE, 0, 0, 0};
+    return {0, prefix, nodes, first_slot};
 }
 
 // One block of rows of one request.
@@ -84,7 +85,7 @@ class Block {
         for (int32_t r = 0; r < num_rows_; ++r) begin_row(r);
         if (request.status == 0 && anything_seen(request)) {
             const int64_t slots = int64_t{request.prefix} + request.nodes;
-            for (int64_t first = 0; first < slots; first += kTile) {
+            for (int64_t first = request.first_slot; first < slots; first += kTile) {
                 const int32_t count = static_cast<int32_t>(std::min<int64_t>(kTile, slots - first));
                 load_tile(first, count);
                 for (int32_t r = 0; r < num_rows_; ++r) take_tile(request, r, first, count);
@@ -176,7 +177,8 @@ class Block {
 
 double estimated_work_ns(const kdt_verify_attn_params& p) {
     double slots = 0.0;
-    for (int32_t b = 0; b < p.batch; ++b) slots += std::max(0, p.seq_lens[b]) + static_cast<double>(p.max_nodes);
+    for (int32_t b = 0; b < p.batch; ++b)
+        slots += (p.tail_only != 0 ? 0 : std::max(0, p.seq_lens[b])) + static_cast<double>(p.max_nodes);
     return 0.05 * (kHeadDim + kRank) * slots * p.max_nodes * p.num_qo_heads;
 }
 

@@ -36,7 +36,7 @@ template <class T>
 int choose_splits(const kdt_verify_attn_params& p, const Device& device, int64_t units) {
     // A prefix has less than 2^31 slots, whatever the table could hold.
     const int64_t slots = std::min<int64_t>(int64_t{p.max_pages_per_seq} * p.page_size, INT32_MAX);
-    const int64_t tiles = ceil_divide(slots, T::kSlots) + 1;
+    const int64_t tiles = p.tail_only != 0 ? ceil_divide(p.max_nodes, T::kSlots) : ceil_divide(slots, T::kSlots) + 1;
     const int64_t at_once =
         std::max<int64_t>(1, int64_t{device.multiprocessors} *
                                  std::min<int64_t>(T::kBlocksPerMultiprocessor,
@@ -96,6 +96,7 @@ Args make_args(const kdt_verify_attn_params& p, const Device& device) {
     args.page_size = p.page_size;
     args.max_pages_per_seq = p.max_pages_per_seq;
     args.scale_log2 = p.softmax_scale * 1.44269504f;
+    args.tail_only = p.tail_only != 0;
     args.tiles = static_cast<int>(ceil_divide(args.num_rows, T::kRows));
     args.splits = choose_splits<T>(p, device, int64_t{p.batch} * args.tiles);
     if (int64_t{p.batch} * args.tiles * args.splits > INT32_MAX || int64_t{p.batch} * args.num_rows > INT32_MAX)

@@ -119,7 +119,7 @@ __device__ __forceinline__ void attend_tile(const Args& args) {
     const Answer<T> answer = {args, b, first_row, (b * args.tiles + unit_tile) * args.splits + split, unit_tile == 0};
 
     const Request request = examine(args, b);
-    const SlotTiles<T> tiles(request, split, args.splits);  // none for a refused request
+    const SlotTiles<T> tiles(args, request, split);  // none for a refused request
     const LatentLoader<T> loader(args, b, request, tiles, small.seen);
     int refused = request.status;
     bool attends = tiles.begin < tiles.end;
@@ -171,7 +171,7 @@ __device__ __forceinline__ void attend_tile(const Args& args) {
             uint64_t visible[2] = {0, 0};
             float maximum[2];
             const int64_t prefix_left = request.prefix - int64_t{tile} * T::kSlots;
-            if (prefix_left >= T::kSlots) {
+            if (!tiles.in_tree(tile) && prefix_left >= T::kSlots) {
                 scale_scores<T, false>(scores, visible, args.scale_log2, warp_n, lane, maximum);
             } else {
                 if (tiles.in_tree(tile)) {

@@ -89,6 +89,7 @@ struct Args {
     int page_size;
     int max_pages_per_seq;
     float scale_log2;  // softmax_scale * log2(e): exponentials are of base 2
+    bool tail_only;    // the prefix is left out
     int tiles;         // row tiles of a request
     int splits;
     Partials partials;
@@ -119,12 +120,13 @@ __device__ __forceinline__ uint64_t node_bits(int nodes, int word) {
 // The slot tiles of a request and the share of one split.
 template <class T>
 struct SlotTiles {
-    int prefix_tiles;
+    int prefix_tiles;  // none when the prefix is left out
     int begin;
     int end;
 
-    __device__ SlotTiles(const Request& request, int split, int splits) {
-        prefix_tiles = static_cast<int>((int64_t{request.prefix} + T::kSlots - 1) / T::kSlots);
+    __device__ SlotTiles(const Args& args, const Request& request, int split) {
+        const int splits = args.splits;
+        prefix_tiles = args.tail_only ? 0 : static_cast<int>((int64_t{request.prefix} + T::kSlots - 1) / T::kSlots);
         const int total = prefix_tiles + (request.nodes + T::kSlots - 1) / T::kSlots;
         // Even shares of what there is: the host chose `splits` from the bound on lengths, which may be far above.
         const int share = max((total + splits - 1) / splits, kMinSplitSlots / T::kSlots);
