@@ -283,6 +283,19 @@ TEST(verify_attn_requests_may_share_pages_and_permute) {
     CHECK(run(swapped) == wanted);
 }
 
+// Splits whose partial results are NaN must not pass for splits that saw nothing.
+TEST(verify_attn_nan_stays_visible_over_a_long_prefix) {
+    VerifyAttnInput in = random_input(75, {4, 2, 64, {3000}, {4}});
+    const VerifyAttnOutput wanted = run(in);
+    in.q_nope[(1 * 2 + 1) * kRank + 17] = kNan16;
+    const VerifyAttnOutput got = run(in);
+    for (size_t row = 0; row < 8; ++row) {
+        CHECK_EQ(std::isnan(got.lse[row]), row == 3);
+        if (row != 3) CHECK_EQ(got.lse[row], wanted.lse[row]);
+        for (size_t d = 0; d < kRank; ++d) CHECK_EQ(std::isnan(from_bf16(got.out[row * kRank + d])), row == 3);
+    }
+}
+
 TEST(verify_attn_far_apart_scores) {
     // Scores of several hundred: only a running maximum keeps them finite.
     VerifyAttnInput in = random_input(80, {4, 2, 16, {100, 300}, {4, 3}});

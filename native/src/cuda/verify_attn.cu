@@ -134,7 +134,7 @@ void launch(const kdt_verify_attn_params& p, const Device& device) {
     attend<T><<<args.batch * args.tiles * args.splits, kThreads, T::kSharedBytes, stream>>>(args);
     check_launch("the launch of verify_attn's kernel");
     if (args.splits == 1) return;
-    combine<T><<<args.batch * args.num_rows, kCombineThreads, 0, stream>>>(args);
+    launch_combine<T::kRows>(args, stream);
     check_launch("the launch of verify_attn's reduction");
 }
 
