@@ -132,6 +132,12 @@ TEST(verify_attn_tile_edges) {
     check_shape(23, {2, 8, 64, {3000, 5}, {2, 1}});
 }
 
+// Enough rows that a GPU takes its largest tiles, unsplit and split.
+TEST(verify_attn_many_rows) {
+    check_shape(24, {17, 128, 64, {0, 1, 63, 64, 65, 100, 10, 31}, {17, 16, 3, 17, 9, 17, 17, 12}});
+    check_shape(25, {4, 128, 16, {2000}, {4}});
+}
+
 TEST(verify_attn_arbitrary_masks) {
     check_shape(30, {70, 2, 16, {50, 3}, {70, 31}}, 0.3);
     check_shape(31, {40, 1, 16, {0}, {40}}, 0.9);

@@ -4,7 +4,8 @@
 //
 // One latent serves all heads as key (576 values) and as value (its first 512), so rows of all heads share each tile of
 // latents. The tree costs nothing over the prefix: prefix tiles carry no mask, and tree tiles that no row of a block
-// sees are skipped. Long requests are split over several blocks, whose partial results a second kernel adds.
+// sees are skipped. Long requests are split over several blocks, whose partial results a second kernel adds. How large
+// the tiles are, and how many the splits, is a matter of sizes and of the GPU alone.
 #include <algorithm>
 #include <cstdint>
 
@@ -29,31 +30,44 @@ int64_t ceil_divide(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
 
-// The number of splits that should be fastest, in units of a slot tile's time: rounds of blocks over the GPU, each as
-// long as its share of the tiles plus what a block costs besides, and the second kernel. Only sizes count, so equal
-// calls split equally.
+// Slot tiles that a row tile has to take, as far as sizes tell.
 template <class T>
-int choose_splits(const kdt_verify_attn_params& p, const Device& device, int64_t units) {
+int64_t expected_tiles(const kdt_verify_attn_params& p) {
+    if (p.tail_only != 0) {
+        // Those that no row sees are skipped: what a large tree leaves depends on its shape, and on the nodes at hand.
+        const int64_t nodes = ceil_divide(T::kRows, p.num_qo_heads);
+        return std::min<int64_t>(ceil_divide(p.max_nodes, T::kSlots), 8 + nodes);
+    }
     // A prefix has less than 2^31 slots, whatever the table could hold.
     const int64_t slots = std::min<int64_t>(int64_t{p.max_pages_per_seq} * p.page_size, INT32_MAX);
-    const int64_t tiles = p.tail_only != 0 ? ceil_divide(p.max_nodes, T::kSlots) : ceil_divide(slots, T::kSlots) + 1;
+    return ceil_divide(slots, T::kSlots) + 1;
+}
+
+struct Plan {
+    int splits;
+    int64_t cost;  // about what an H200 takes, in tenths of a microsecond
+};
+
+// The number of splits that should be fastest: rounds of blocks over the GPU, each as long as its share of the tiles
+// plus what a block costs besides, and the second kernel. Only sizes count, so equal calls split equally.
+template <class T>
+Plan choose_splits(const kdt_verify_attn_params& p, const Device& device) {
+    // Far beyond what can be launched all plans are alike, and costs must fit their type.
+    const int64_t units =
+        std::min<int64_t>(p.batch * ceil_divide(int64_t{p.max_nodes} * p.num_qo_heads, T::kRows), 1 << 22);
+    const int64_t tiles = expected_tiles<T>(p);
     const int64_t at_once =
         std::max<int64_t>(1, int64_t{device.multiprocessors} *
                                  std::min<int64_t>(T::kBlocksPerMultiprocessor,
                                                    device.shared_per_multiprocessor / (T::kSharedBytes + 1024)));
     const int64_t smallest_share = kMinSplitSlots / T::kSlots;
-    const int64_t block_cost = 192 / T::kSlots;
     const int64_t most = std::min<int64_t>(kMaxSplits, ceil_divide(tiles, smallest_share));
-    int64_t best_cost = INT64_MAX;
-    int best = 1;
-    for (int64_t splits = 1; splits <= most; ++splits) {
+    Plan best = {1, ceil_divide(units, at_once) * (tiles * T::kTileCost + T::kBlockCost)};
+    for (int64_t splits = 2; splits <= most; ++splits) {
         const int64_t share = std::max(smallest_share, ceil_divide(tiles, splits));
         const int64_t cost =
-            ceil_divide(units * splits, at_once) * (share + block_cost) + (splits > 1 ? block_cost : 0);
-        if (cost < best_cost) {
-            best_cost = cost;
-            best = static_cast<int>(splits);
-        }
+            ceil_divide(units * splits, at_once) * (share * T::kTileCost + T::kBlockCost) + kReductionCost;
+        if (cost < best.cost) best = {static_cast<int>(splits), cost};
     }
     return best;
 }
@@ -68,10 +82,14 @@ bool is_compiled(const Device& device) {
     return arch_shared_bytes(attributes.ptxVersion) >= T::kSharedBytes;
 }
 
+// Large tiles multiply more for what they load, small ones spread little work over more multiprocessors.
 Shape choose_shape(const kdt_verify_attn_params& p, const Device& device) {
     if (int64_t{p.max_nodes} * p.num_qo_heads <= SmallTile::kRows) return Shape::small;
-    if (is_compiled<WideTile>(device)) return Shape::wide;
-    return is_compiled<MediumTile>(device) ? Shape::medium : Shape::small;
+    const int64_t small = choose_splits<SmallTile>(p, device).cost;
+    if (is_compiled<WideTile>(device))
+        return choose_splits<WideTile>(p, device).cost < small ? Shape::wide : Shape::small;
+    if (!is_compiled<MediumTile>(device)) return Shape::small;
+    return choose_splits<MediumTile>(p, device).cost < small ? Shape::medium : Shape::small;
 }
 
 template <class T>
@@ -98,7 +116,7 @@ Args make_args(const kdt_verify_attn_params& p, const Device& device) {
     args.scale_log2 = p.softmax_scale * 1.44269504f;
     args.tail_only = p.tail_only != 0;
     args.tiles = static_cast<int>(ceil_divide(args.num_rows, T::kRows));
-    args.splits = choose_splits<T>(p, device, int64_t{p.batch} * args.tiles);
+    args.splits = choose_splits<T>(p, device).splits;
     if (int64_t{p.batch} * args.tiles * args.splits > INT32_MAX || int64_t{p.batch} * args.num_rows > INT32_MAX)
         fail(KDT_UNSUPPORTED, "verify_attn: a batch of %d with %d rows each is more than this backend can launch",
              p.batch, args.num_rows);

@@ -27,6 +27,7 @@ constexpr int kMaxWords = (KDT_MAX_TREE_BUDGET + 64) / 64;
 constexpr int kMaxSplits = 128;
 // A split with less than this many slots costs more to reduce than it saves.
 constexpr int kMinSplitSlots = 128;
+constexpr int kReductionCost = 40;  // of the second kernel, in the unit of Tile's costs
 static_assert(kRank == kWarps * 64, "each warp owns 64 columns of the output");
 
 // Shared memory a block can have on compute capability arch / 10.
@@ -46,6 +47,9 @@ struct Tile {
     static constexpr int kWarpsN = kRows == 16 ? 4 : 2;
     static constexpr int kScoreTiles = kSlots / 8 / kWarpsN;  // 16 x 8 tiles a warp
     static constexpr int kBlocksPerMultiprocessor = kRows == 16 ? 2 : 1;
+    // What a slot tile and a block besides take on an H200, in tenths of a microsecond: only their proportions count.
+    static constexpr int kTileCost = kRows == 16 ? 20 : kSlots * 45 / 64;
+    static constexpr int kBlockCost = kRows == 16 ? 48 : 80;
     static_assert(kWarpsM * kWarpsN <= kWarps && kSlots % (8 * kWarpsN) == 0, "score tiles divide among the warps");
 
     struct Small {
