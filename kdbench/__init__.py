@@ -2,7 +2,16 @@
 """kdbench: benchmarks and regression tracking for a native DDTree speculative-decoding engine."""
 
 from kdbench.errors import BackendUnavailable, InvalidArgument, InvalidTree, KdbenchError, KdtrError, KernelError
-from kdbench.kernels import draft_topk, kv_compact, merge_attn_states, tree_accept, tree_build, verify_attn
+from kdbench.kernels import (
+    draft_topk,
+    kv_compact,
+    merge_attn_states,
+    tree_accept,
+    tree_build,
+    verify_attn,
+    verify_mla,
+    verify_mla_plan,
+)
 from kdbench.tree import Acceptance, DraftTopk, DraftTree
 
 __version__ = "0.1.0"
@@ -24,4 +33,6 @@ __all__ = [
     "tree_accept",
     "tree_build",
     "verify_attn",
+    "verify_mla",
+    "verify_mla_plan",
 ]

@@ -18,6 +18,8 @@ LOG_PROB_FLOOR = -64.0
 FIXED_POINT_BITS = 40
 KV_LORA_RANK = 512
 QK_ROPE_HEAD_DIM = 64
+QK_NOPE_HEAD_DIM = 128
+V_HEAD_DIM = 128
 DTYPE_F32 = 0
 DTYPE_BF16 = 1
 
@@ -31,6 +33,14 @@ class Status(IntEnum):
     CUDA_ERROR = 3
     NO_DEVICE = 4
     INTERNAL = 5
+
+
+class MlaMode(IntEnum):
+    """How verify_mla computes its answer (``kdt_mla_mode``)."""
+
+    AUTO = 0
+    ABSORB = 1
+    MHA = 2
 
 
 class RequestStatus(IntFlag):
@@ -140,6 +150,27 @@ class MergeAttnStatesParams(Params):
     _fields_ = _fields("out_a lse_a out_b lse_b out lse", "rows head_dim")
 
 
+class VerifyMlaParams(Params):
+    """``kdt_verify_mla_params``: shapes and dtypes stand in kdtree.h."""
+
+    _fields_ = _fields(
+        "q_nope q_pe w_uk w_uv kv_cache block_table seq_lens tree_mask num_nodes out lse status",
+        "batch max_nodes num_qo_heads qk_nope_head_dim qk_rope_head_dim kv_lora_rank v_head_dim"
+        " num_pages page_size max_pages_per_seq mode",
+        (("softmax_scale", _f),),
+    )
+
+
+class VerifyMlaCosts(ctypes.Structure):
+    """``kdt_verify_mla_costs``, an answer: the mode that runs, and what each would cost."""
+
+    _fields_ = [
+        ("struct_size", ctypes.c_uint32),
+        ("mode", _i),
+        *((f"{mode}_{unit}", ctypes.c_double) for mode in ("absorb", "mha") for unit in ("flops", "bytes", "seconds")),
+    ]
+
+
 PARAMS: dict[str, type[Params]] = {
     "kdt_draft_topk": DraftTopkParams,
     "kdt_tree_build": TreeBuildParams,
@@ -147,4 +178,5 @@ PARAMS: dict[str, type[Params]] = {
     "kdt_verify_attn": VerifyAttnParams,
     "kdt_kv_compact": KvCompactParams,
     "kdt_merge_attn_states": MergeAttnStatesParams,
+    "kdt_verify_mla": VerifyMlaParams,
 }

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernels of a DDTree round: draft_topk, tree_build, verify_attn (with merge_attn_states), tree_accept, kv_compact.
+"""The kernels of a DDTree round: draft_topk, tree_build, verify_attn (with merge_attn_states) or verify_mla, tree_accept,
+kv_compact.
 
 Arrays come from NumPy, CuPy or Torch (or anything with an array protocol), row-major; results are of the same kind.
 Host arrays go to the CPU library and device arrays to the CUDA library, on the current stream of their framework
@@ -29,9 +30,11 @@ from kdbench.calls import (
 )
 from kdbench.errors import InvalidArgument
 from kdbench.tree import Acceptance, DraftTopk, DraftTree
+from kdbench.verify_mla_calls import MlaPlan, prepare_verify_mla, verify_mla, verify_mla_plan
 
 __all__ = [
     "Call",
+    "MlaPlan",
     "draft_topk",
     "kv_compact",
     "merge_attn_states",
@@ -41,9 +44,12 @@ __all__ = [
     "prepare_tree_accept",
     "prepare_tree_build",
     "prepare_verify_attn",
+    "prepare_verify_mla",
     "tree_accept",
     "tree_build",
     "verify_attn",
+    "verify_mla",
+    "verify_mla_plan",
 ]
 
 

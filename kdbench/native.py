@@ -32,15 +32,20 @@ from kdbench.abi import (
     MAX_TOPK,
     MAX_TREE_BUDGET,
     PARAMS,
+    QK_NOPE_HEAD_DIM,
     QK_ROPE_HEAD_DIM,
+    V_HEAD_DIM,
     DraftTopkParams,
     MergeAttnStatesParams,
+    MlaMode,
     Params,
     RequestStatus,
     Status,
     TreeAcceptParams,
     TreeBuildParams,
     VerifyAttnParams,
+    VerifyMlaCosts,
+    VerifyMlaParams,
 )
 from kdbench.errors import BackendUnavailable, KernelError
 
@@ -57,16 +62,21 @@ __all__ = [
     "MAX_TOPK",
     "MAX_TREE_BUDGET",
     "PARAMS",
+    "QK_NOPE_HEAD_DIM",
     "QK_ROPE_HEAD_DIM",
+    "V_HEAD_DIM",
     "DraftTopkParams",
     "Library",
     "MergeAttnStatesParams",
+    "MlaMode",
     "Params",
     "RequestStatus",
     "Status",
     "TreeAcceptParams",
     "TreeBuildParams",
     "VerifyAttnParams",
+    "VerifyMlaCosts",
+    "VerifyMlaParams",
     "available",
     "library_path",
     "load",
@@ -159,6 +169,14 @@ class Library:
         query = f"{symbol}_workspace_size"
         self.check(query, self.function(query)(ctypes.byref(params), ctypes.byref(size)))
         return int(size.value)
+
+    def verify_mla_costs(self, params: VerifyMlaParams) -> VerifyMlaCosts:
+        """What each mode of verify_mla would cost for the sizes of ``params``, and the mode that would run."""
+        function: Any = self._plain("kdt_verify_mla_cost", ctypes.c_int)
+        function.argtypes = [ctypes.POINTER(VerifyMlaParams), ctypes.POINTER(VerifyMlaCosts)]
+        costs = VerifyMlaCosts(struct_size=ctypes.sizeof(VerifyMlaCosts))
+        self.check("kdt_verify_mla_cost", function(ctypes.byref(params), ctypes.byref(costs)))
+        return costs
 
     def call(self, symbol: str, params: Params) -> None:
         """Call ``symbol``; raises KernelError when it does not return KDT_OK."""

@@ -235,6 +235,52 @@ def merge_attn_states(out_a: _Array, lse_a: _Array, out_b: _Array, lse_b: _Array
     return out / total[..., None], np.where(nothing, -np.inf, top + np.log(total))
 
 
+def verify_mla(
+    q_nope: _Array,
+    q_pe: _Array,
+    w_uk: _Array,
+    w_uv: _Array,
+    kv_cache: _Array,
+    block_table: _Array,
+    seq_lens: _Array,
+    tree_mask: _Array,
+    num_nodes: _Array | None,
+    softmax_scale: float,
+) -> tuple[_Array, _Array]:
+    """``kdbench.verify_mla`` in float64 with keys and values of every head (nothing absorbed), for sound requests.
+
+    Args:
+        q_nope, q_pe, w_uk, w_uv, kv_cache: bf16 bit patterns (uint16 or ml_dtypes.bfloat16), or floats.
+
+    Returns:
+        out f64[B, N, H, V] and lse f64[B, N, H], natural log; 0 and -inf for pads.
+    """
+    latents, nope, pe, uk, uv = (_float64(array) for array in (kv_cache, q_nope, q_pe, w_uk, w_uv))
+    batch, nodes, heads, _ = nope.shape
+    page_size, rank = latents.shape[1], uk.shape[2]
+    out = np.zeros((batch, nodes, heads, uv.shape[2]))
+    lse = np.full((batch, nodes, heads), -np.inf)
+    for b in range(batch):
+        prefix = int(seq_lens[b])
+        real = nodes if num_nodes is None else int(num_nodes[b])
+        bits = np.unpackbits(np.ascontiguousarray(tree_mask[b]).view(np.uint8), axis=-1, bitorder="little")
+        seen = bits[:real, :real].astype(bool)
+        # Slots that nobody sees may hold NaN, and 0 * NaN is NaN.
+        slots = np.array([*range(prefix), *(prefix + np.flatnonzero(seen.any(axis=0)))], int)
+        visible = np.concatenate([np.ones((real, prefix), bool), seen[:, seen.any(axis=0)]], axis=1)
+        rows = latents[block_table[b, slots // page_size], slots % page_size]
+        for i in np.flatnonzero(seen.any(axis=1)):
+            mine = rows[visible[i]]
+            for h in range(heads):
+                keys, values = mine[:, :rank] @ uk[h].T, mine[:, :rank] @ uv[h]
+                scores = softmax_scale * (keys @ nope[b, i, h] + mine[:, rank:] @ pe[b, i, h])
+                top = scores.max()
+                weights = np.exp(scores - top)
+                out[b, i, h] = weights @ values / weights.sum()
+                lse[b, i, h] = top + np.log(weights.sum())
+    return out, lse
+
+
 def draft_topk(logits: _Array, k: int) -> DraftTopk:
     """``kdbench.draft_topk`` with float64 sums: f32(logit - logsumexp(row)), equal logits by lowest token id."""
     values = _float64(logits)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 from attention_cases import NAN_BF16, SCALE, attention_case
+from mla_cases import mla_case
 from tree_cases import STYLES, candidates, random_parents, targets
 
 from kdbench import kdtr, reference
@@ -162,6 +163,21 @@ def _kv_compact_case(
     return inputs | _expected({"kv_cache": after, "status": status})
 
 
+def verify_mla_cases(rng: np.random.Generator) -> Iterator[Arrays]:
+    """Ragged batches around tile edges, three kinds of mask; NaN wherever nobody may look."""
+    for kind, seq_lens, counts, nodes, heads, page_size in [
+        ("chain", [0, 1, 63, 64, 65], [1, 7, 9, 4, 2], 9, 3, 64),
+        ("arbitrary", [5, 130], [33, 17], 33, 2, 1),
+        ("tree", [40, 3], [129, 128], 129, 1, 16),
+    ]:
+        case = mla_case(rng, seq_lens=seq_lens, counts=counts, nodes=nodes, heads=heads, page_size=page_size, kind=kind)
+        names = ("q_nope", "q_pe", "kv_cache", "block_table", "seq_lens", "tree_mask", "num_nodes")
+        arrays = {name: getattr(case.attention, name) for name in names}
+        arrays |= {"w_uk": case.w_uk, "w_uv": case.w_uv, "softmax_scale": np.array([SCALE], np.float32)}
+        out, lse = case.expected()
+        yield arrays | _expected({"out": out, "lse": lse, "status": np.zeros(len(seq_lens), np.int32)})
+
+
 def draft_topk_cases(rng: np.random.Generator) -> Iterator[Arrays]:
     """f32 and bf16 logits with ties, -inf and refused rows."""
     for rows, vocab_size, topk in [(3, 50, 50), (4, 3001, 64), (2, 20000, 300)]:
@@ -189,6 +205,7 @@ CASES = {
     "draft_topk": draft_topk_cases,
     "kv_compact": kv_compact_cases,
     "merge_attn_states": merge_attn_states_cases,
+    "verify_mla": verify_mla_cases,
 }
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from attention_cases import attention_case
 from golden_vectors import G1
+from mla_cases import mla_case
 
 import kdbench
 from kdbench import kernels, reference
@@ -199,6 +200,42 @@ def test_tail_only_is_yes_or_no(cpu_library, value, sentence):
     )
     with pytest.raises(InvalidArgument, match=f"^tail_only {sentence}"):
         kdbench.verify_attn(*case.arguments(lambda a: a), tail_only=value)
+
+
+@pytest.mark.parametrize(
+    ("index", "value", "sentence"),
+    [
+        (0, np.zeros((1, 2, 1, 512), np.uint16), r"^q_nope has shape .* \[B, N, H, 128\] is expected$"),
+        (1, np.zeros((1, 2, 1, 65), np.uint16), r"^q_pe has shape .* \[B, N, H, 64\] is expected$"),
+        (2, np.zeros((1, 512, 128), np.uint16), r"^w_uk has shape .* \[H, 128, 512\] is expected"),
+        (2, np.zeros((2, 128, 512), np.uint16), "^w_uk has shape .* with H = 1 from q_nope$"),
+        (2, np.zeros((1, 128, 512), np.float32), "^w_uk has dtype float32, and bfloat16 or uint16 is expected$"),
+        (3, np.zeros((1, 128, 512), np.uint16), r"^w_uv has shape .* \[H, 512, 128\] is expected"),
+        (4, np.zeros((3, 16, 512), np.uint16), r"^kv_cache has shape .* \[num_pages, page_size, 576\] is expected$"),
+        (5, np.zeros((1, 0), np.int32), "^max_pages_per_seq is 0, outside 1 to"),
+        (7, np.zeros((1, 2, 2), np.uint64), r"^tree_mask has shape \[1, 2, 2\], and \[B, N, 1\] is expected$"),
+        (8, np.zeros(2, np.int32), r"^num_nodes has shape \[2\]"),
+        (9, 0.0, "^softmax_scale is 0.0 as a float32"),
+    ],
+)
+def test_verify_mla_argument_errors(cpu_library, index, value, sentence):
+    case = mla_case(np.random.default_rng(80), seq_lens=[4], counts=[2], nodes=2, heads=1, page_size=16, kind="tree")
+    arguments = list(case.arguments(lambda a: a))
+    arguments[index] = value
+    with pytest.raises(InvalidArgument, match=sentence):
+        kdbench.verify_mla(*arguments)
+
+
+def test_verify_mla_output_and_mode_errors(cpu_library):
+    case = mla_case(np.random.default_rng(81), seq_lens=[4], counts=[2], nodes=2, heads=1, page_size=16, kind="tree")
+    arguments = case.arguments(lambda a: a)
+    out, lse = kdbench.verify_mla(*arguments)
+    with pytest.raises(InvalidArgument, match=r"^out has shape .*, and \[1, 2, 1, 128\] is expected$"):
+        kdbench.verify_mla(*arguments, out=(np.zeros((1, 2, 1, 512), np.uint16), lse))
+    with pytest.raises(InvalidArgument, match=r"^out is a ndarray, and a tuple \(out, lse\) is expected$"):
+        kdbench.verify_mla(*arguments, out=out)
+    with pytest.raises(InvalidArgument, match=r"^mode is 'mqa', and 'auto', 'absorb' or 'mha' is expected$"):
+        kdbench.verify_mla(*arguments, mode="mqa")
 
 
 @pytest.mark.parametrize("scale", [1, np.float64(1), np.array(1.0)])

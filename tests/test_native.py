@@ -39,7 +39,7 @@ def compiled(folder: Path, source: str, *flags: str, name: str = "libkdtree_cpu.
 def test_constants_are_those_of_the_header():
     text = HEADER.read_text()
     defines = dict(re.findall(r"#define KDT_(\w+) \(?(-?[\d.]+)f?\)?$", text, re.MULTILINE))
-    assert len(defines) == 8
+    assert len(defines) == 10
     assert {name: float(value) for name, value in defines.items()} == {name: getattr(abi, name) for name in defines}
     bits = {name: 1 << int(shift) for name, shift in re.findall(r"KDT_REQ_(\w+) = 1 << (\d+)", text)}
     assert bits == {flag.name: flag.value for flag in native.RequestStatus}
@@ -47,22 +47,28 @@ def test_constants_are_those_of_the_header():
     assert returns
     values = {name: int(value) for name, value in re.findall(r"KDT_(\w+) = (\d+)", returns[1])}
     assert values == {status.name: status.value for status in native.Status}
+    modes = re.search(r"typedef enum kdt_mla_mode \{(.*?)\}", text, re.DOTALL)
+    assert modes
+    values = {name: int(value) for name, value in re.findall(r"KDT_MLA_(\w+) = (\d+)", modes[1])}
+    assert values == {mode.name: mode.value for mode in native.MlaMode}
     assert f"KDT_F32 = {abi.DTYPE_F32}, KDT_BF16 = {abi.DTYPE_BF16}" in text
 
 
 @needs_cc
 def test_structs_are_laid_out_as_the_header_says(tmp_path):
     lines = ["#include <stdio.h>", f'#include "{HEADER}"', "int main(void) {"]
-    for symbol, params in abi.PARAMS.items():
-        lines.append(f'printf("{symbol} size %zu\\n", sizeof({symbol}_params));')
+    structs = abi.PARAMS | {"kdt_verify_mla_cost": abi.VerifyMlaCosts}
+    names = {symbol: f"{symbol}_params" for symbol in abi.PARAMS} | {"kdt_verify_mla_cost": "kdt_verify_mla_costs"}
+    for symbol, params in structs.items():
+        lines.append(f'printf("{symbol} size %zu\\n", sizeof({names[symbol]}));')
         lines += [
-            f'printf("{symbol} {name} %zu\\n", offsetof({symbol}_params, {name}));' for name, *_ in params._fields_
+            f'printf("{symbol} {name} %zu\\n", offsetof({names[symbol]}, {name}));' for name, *_ in params._fields_
         ]
     (tmp_path / "layout.c").write_text("\n".join([*lines, "}"]))
     subprocess.run(["cc", "layout.c", "-o", "layout"], cwd=tmp_path, check=True)
     printed = subprocess.run([str(tmp_path / "layout")], capture_output=True, text=True, check=True).stdout
     expected = ""
-    for symbol, params in abi.PARAMS.items():
+    for symbol, params in structs.items():
         expected += f"{symbol} size {ctypes.sizeof(params)}\n"
         expected += "".join(f"{symbol} {name} {getattr(params, name).offset}\n" for name, *_ in params._fields_)
     assert printed == expected

@@ -178,6 +178,51 @@ Prepared merge_attn_states(int32_t rows) {
     return prepared(buffers, p, kdt_merge_attn_states_workspace_size, kdt_merge_attn_states);
 }
 
+Prepared verify_mla(int32_t batch, int32_t nodes, int32_t heads, int32_t prefix, int32_t mode) {
+    Random random(5);
+    auto buffers = std::make_shared<Buffers>();
+    const int32_t page_size = 64;
+    const int32_t pages = (prefix + nodes + page_size - 1) / page_size;
+    std::vector<int32_t> table;
+    for (int32_t k = 0; k < batch * pages; ++k) table.push_back(k);
+    const size_t words = static_cast<size_t>(words_of(nodes));
+    std::vector<uint64_t> mask(static_cast<size_t>(batch) * nodes * words, 0);
+    for (size_t row = 0; row < static_cast<size_t>(batch) * nodes; ++row) {
+        const size_t i = row % static_cast<size_t>(nodes);
+        if (i > 0) std::copy_n(mask.begin() + (row - 1 - i / 2) * words, words, mask.begin() + row * words);
+        mask[row * words + i / 64] |= uint64_t{1} << (i % 64);
+    }
+    const size_t rows = static_cast<size_t>(batch) * nodes * heads;
+    const size_t weights = static_cast<size_t>(heads) * KDT_KV_LORA_RANK * KDT_V_HEAD_DIM;
+    kdt_verify_mla_params p = {};
+    p.q_nope = buffers->of(normals(random, rows * KDT_QK_NOPE_HEAD_DIM));
+    p.q_pe = buffers->of(normals(random, rows * KDT_QK_ROPE_HEAD_DIM));
+    p.w_uk = buffers->of(normals(random, weights));
+    p.w_uv = buffers->of(normals(random, weights));
+    p.kv_cache =
+        buffers->of(normals(random, table.size() * page_size * size_t{KDT_KV_LORA_RANK + KDT_QK_ROPE_HEAD_DIM}));
+    p.block_table = buffers->of(table);
+    p.seq_lens = buffers->of(std::vector<int32_t>(static_cast<size_t>(batch), prefix));
+    p.tree_mask = buffers->of(mask);
+    p.num_nodes = buffers->of(std::vector<int32_t>(static_cast<size_t>(batch), nodes));
+    p.out = buffers->space<uint16_t>(rows * KDT_V_HEAD_DIM);
+    p.lse = buffers->space<float>(rows);
+    p.status = buffers->space<int32_t>(static_cast<size_t>(batch));
+    p.batch = batch;
+    p.max_nodes = nodes;
+    p.num_qo_heads = heads;
+    p.qk_nope_head_dim = KDT_QK_NOPE_HEAD_DIM;
+    p.qk_rope_head_dim = KDT_QK_ROPE_HEAD_DIM;
+    p.kv_lora_rank = KDT_KV_LORA_RANK;
+    p.v_head_dim = KDT_V_HEAD_DIM;
+    p.num_pages = batch * pages;
+    p.page_size = page_size;
+    p.max_pages_per_seq = pages;
+    p.mode = mode;
+    p.softmax_scale = 0.0721687836f;
+    return prepared(buffers, p, kdt_verify_mla_workspace_size, kdt_verify_mla);
+}
+
 Prepared draft_topk(int32_t rows, int32_t vocab_size, int32_t topk) {
     Random random(4);
     auto buffers = std::make_shared<Buffers>();
@@ -250,6 +295,13 @@ std::vector<Workload> workloads() {
                        [b = b, n = n, h = h, p = p, page = page] { return verify_attn(b, n, h, p, page); }});
     for (const int32_t rows : {1024, 32768})
         all.push_back({"merge_attn_states", text({{"rows", rows}}), [rows = rows] { return merge_attn_states(rows); }});
+    std::vector<std::array<int32_t, 4>> projected = {{1, 16, 4, 128}, {1, 129, 4, 128}};
+    if (cuda) projected = {{1, 64, 16, 4096}, {1, 256, 16, 4096}, {1, 1025, 16, 4096}};
+    for (const auto& [b, n, h, p] : projected)
+        for (const auto& [name, mode] :
+             {std::pair<const char*, int32_t>{"absorb", KDT_MLA_ABSORB}, {"mha", KDT_MLA_MHA}})
+            all.push_back({"verify_mla", text({{"B", b}, {"N", n}, {"H", h}, {"P", p}}) + " " + name,
+                           [b = b, n = n, h = h, p = p, mode = mode] { return verify_mla(b, n, h, p, mode); }});
     for (const auto& [rows, vocab, k] : std::vector<std::array<int32_t, 3>>{{7, 32000, 16}, {15, 163840, 64}})
         all.push_back({"draft_topk", text({{"rows", rows}, {"V", vocab}, {"K", k}}),
                        [rows = rows, vocab = vocab, k = k] { return draft_topk(rows, vocab, k); }});

@@ -191,6 +191,41 @@ MergeAttnStatesOutput run(const MergeAttnStatesInput& in, InPlace in_place) {
     return {memory.read(out, values), memory.read(p.lse, rows)};
 }
 
+VerifyAttnOutput run(const VerifyMlaInput& in) {
+    const size_t rows = sized(in.batch, in.max_nodes, in.num_qo_heads);
+    GuardedMemory memory;
+    kdt_verify_mla_params p = {};
+    p.struct_size = sizeof(p);
+    p.q_nope = memory.input(in.q_nope);
+    p.q_pe = memory.input(in.q_pe);
+    p.w_uk = memory.input(in.w_uk);
+    p.w_uv = memory.input(in.w_uv);
+    p.kv_cache = memory.input(in.kv_cache);
+    p.block_table = memory.input(in.block_table);
+    p.seq_lens = memory.input(in.seq_lens);
+    p.tree_mask = memory.input(in.tree_mask);
+    p.num_nodes = in.num_nodes.empty() ? nullptr : memory.input(in.num_nodes);
+    uint16_t* const out = memory.output<uint16_t>(rows * KDT_V_HEAD_DIM);
+    p.out = out;
+    p.lse = memory.output<float>(rows);
+    p.status = in.with_status ? memory.output<int32_t>(sized(in.batch)) : nullptr;
+    p.batch = in.batch;
+    p.max_nodes = in.max_nodes;
+    p.num_qo_heads = in.num_qo_heads;
+    p.qk_nope_head_dim = KDT_QK_NOPE_HEAD_DIM;
+    p.qk_rope_head_dim = KDT_QK_ROPE_HEAD_DIM;
+    p.kv_lora_rank = KDT_KV_LORA_RANK;
+    p.v_head_dim = KDT_V_HEAD_DIM;
+    p.num_pages = in.num_pages;
+    p.page_size = in.page_size;
+    p.max_pages_per_seq = in.max_pages_per_seq;
+    p.mode = in.mode;
+    p.softmax_scale = in.softmax_scale;
+    call(memory, p, kdt_verify_mla_workspace_size, kdt_verify_mla);
+    return {memory.read(out, rows * KDT_V_HEAD_DIM), memory.read(p.lse, rows),
+            memory.read(p.status, in.with_status ? sized(in.batch) : 0)};
+}
+
 DraftTopkOutput run(const DraftTopkInput& in) {
     const size_t answers = sized(in.rows, in.topk);
     GuardedMemory memory;

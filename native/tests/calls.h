@@ -50,6 +50,7 @@ struct VerifyAttnInput {
     bool tail_only = false;
 };
 
+// Of verify_mla as well.
 struct VerifyAttnOutput {
     std::vector<uint16_t> out;
     std::vector<float> lse;
@@ -73,6 +74,16 @@ struct MergeAttnStatesOutput {
 
 // Which of its inputs a merge writes over.
 enum class InPlace { neither, a, b };
+
+struct VerifyMlaInput {
+    int32_t batch, max_nodes, num_qo_heads, num_pages, page_size, max_pages_per_seq, mode;
+    float softmax_scale;
+    std::vector<uint16_t> q_nope, q_pe, w_uk, w_uv, kv_cache;
+    std::vector<int32_t> block_table, seq_lens;
+    std::vector<uint64_t> tree_mask;
+    std::vector<int32_t> num_nodes;  // empty: NULL
+    bool with_status = true;         // false: NULL
+};
 
 struct DraftTopkInput {
     int32_t rows, vocab_size, topk;
@@ -105,6 +116,7 @@ TreeBuildOutput run(const TreeBuildInput& input);
 TreeAcceptOutput run(const TreeAcceptInput& input);
 VerifyAttnOutput run(const VerifyAttnInput& input);
 MergeAttnStatesOutput run(const MergeAttnStatesInput& input, InPlace in_place = InPlace::neither);
+VerifyAttnOutput run(const VerifyMlaInput& input);
 DraftTopkOutput run(const DraftTopkInput& input);
 KvCompactOutput run(const KvCompactInput& input);
 

@@ -74,6 +74,7 @@ struct Empty<kdt_kv_compact_params> {
     static constexpr auto query = kdt_kv_compact_workspace_size;
     static constexpr uint32_t v1_size = 104;
 };
+
 template <>
 struct Empty<kdt_merge_attn_states_params> {
     static kdt_merge_attn_states_params params() {
@@ -84,6 +85,23 @@ struct Empty<kdt_merge_attn_states_params> {
     static constexpr auto call = kdt_merge_attn_states;
     static constexpr auto query = kdt_merge_attn_states_workspace_size;
     static constexpr uint32_t v1_size = 88;
+};
+
+template <>
+struct Empty<kdt_verify_mla_params> {
+    static kdt_verify_mla_params params() {
+        kdt_verify_mla_params p = {};
+        p.max_nodes = p.num_qo_heads = p.num_pages = p.page_size = p.max_pages_per_seq = 1;
+        p.qk_nope_head_dim = KDT_QK_NOPE_HEAD_DIM;
+        p.qk_rope_head_dim = KDT_QK_ROPE_HEAD_DIM;
+        p.kv_lora_rank = KDT_KV_LORA_RANK;
+        p.v_head_dim = KDT_V_HEAD_DIM;
+        p.softmax_scale = 1.0f;
+        return p;
+    }
+    static constexpr auto call = kdt_verify_mla;
+    static constexpr auto query = kdt_verify_mla_workspace_size;
+    static constexpr uint32_t v1_size = 176;
 };
 
 // A caller of a later version: the same struct and `extra` bytes more.
@@ -150,6 +168,10 @@ HOST_TEST(abi_struct_size_merge_attn_states) {
 
 HOST_TEST(abi_struct_size_kv_compact) {
     check_struct_size<kdt_kv_compact_params>();
+}
+
+HOST_TEST(abi_struct_size_verify_mla) {
+    check_struct_size<kdt_verify_mla_params>();
 }
 
 HOST_TEST(abi_version_and_build_info) {

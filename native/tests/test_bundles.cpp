@@ -160,6 +160,47 @@ void merge_attn_states(const Case& c) {
     CHECK(run(in) == got);
 }
 
+void verify_mla(const Case& c) {
+    VerifyMlaInput in = {};
+    in.batch = c.dim("q_nope", 0);
+    in.max_nodes = c.dim("q_nope", 1);
+    in.num_qo_heads = c.dim("q_nope", 2);
+    in.num_pages = c.dim("kv_cache", 0);
+    in.page_size = c.dim("kv_cache", 1);
+    in.max_pages_per_seq = c.dim("block_table", 1);
+    in.softmax_scale = c.scalar<float>("softmax_scale");
+    in.q_nope = c.values<uint16_t>("q_nope");
+    in.q_pe = c.values<uint16_t>("q_pe");
+    in.w_uk = c.values<uint16_t>("w_uk");
+    in.w_uv = c.values<uint16_t>("w_uv");
+    in.kv_cache = c.values<uint16_t>("kv_cache");
+    in.block_table = c.values<int32_t>("block_table");
+    in.seq_lens = c.values<int32_t>("seq_lens");
+    in.tree_mask = c.values<uint64_t>("tree_mask");
+    in.num_nodes = c.values<int32_t>("num_nodes");
+    const std::vector<double> out = c.values<double>("expect/out"), lse = c.values<double>("expect/lse");
+    for (const int32_t mode : {KDT_MLA_ABSORB, KDT_MLA_MHA}) {
+        in.mode = mode;
+        const VerifyAttnOutput got = run(in);
+        CHECK_EQ(got.status, c.values<int32_t>("expect/status"));
+        CHECK_EQ(got.out.size(), out.size());
+        double error = 0.0, norm = 0.0;
+        for (size_t i = 0; i < out.size(); ++i) {
+            const double difference = from_bf16(got.out[i]) - out[i];
+            error += difference * difference;
+            norm += out[i] * out[i];
+            if (std::isinf(lse[i / KDT_V_HEAD_DIM])) CHECK_EQ(got.out[i], uint16_t{0});
+        }
+        CHECK(std::sqrt(error) <= 6e-3 * std::sqrt(norm));
+        for (size_t row = 0; row < lse.size(); ++row)
+            if (std::isinf(lse[row]))
+                CHECK_EQ(got.lse[row], static_cast<float>(lse[row]));
+            else
+                CHECK(std::abs(got.lse[row] - lse[row]) <= 1e-2);
+        CHECK(run(in) == got);
+    }
+}
+
 void draft_topk(const Case& c) {
     DraftTopkInput in = {};
     in.rows = c.dim("logits", 0);
@@ -216,7 +257,8 @@ struct Kernel {
 constexpr Kernel kKernels[] = {
     {"tree_build", "topk_log_probs", tree_build}, {"tree_accept", "token_ids", tree_accept},
     {"verify_attn", "q_nope", verify_attn},       {"draft_topk", "logits", draft_topk},
-    {"kv_compact", "kv_cache", kv_compact},       {"merge_attn_states", "out_a", merge_attn_states}};
+    {"kv_compact", "kv_cache", kv_compact},       {"merge_attn_states", "out_a", merge_attn_states},
+    {"verify_mla", "q_nope", verify_mla}};
 
 }  // namespace
 

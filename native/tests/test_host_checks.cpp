@@ -102,6 +102,25 @@ kdt_merge_attn_states_params merge_attn_states() {
     return p;
 }
 
+kdt_verify_mla_params verify_mla() {
+    kdt_verify_mla_params p = {};
+    p.struct_size = sizeof(p);
+    p.q_nope = p.q_pe = p.w_uk = p.w_uv = p.kv_cache = p.out = somewhere<void>();
+    p.block_table = p.seq_lens = p.num_nodes = p.status = somewhere<int32_t>();
+    p.tree_mask = somewhere<uint64_t>();
+    p.lse = somewhere<float>();
+    p.batch = 2;
+    p.max_nodes = 8;
+    p.num_qo_heads = 16;
+    p.qk_nope_head_dim = KDT_QK_NOPE_HEAD_DIM;
+    p.qk_rope_head_dim = KDT_QK_ROPE_HEAD_DIM;
+    p.kv_lora_rank = KDT_KV_LORA_RANK;
+    p.v_head_dim = KDT_V_HEAD_DIM;
+    p.num_pages = p.page_size = p.max_pages_per_seq = 4;
+    p.softmax_scale = 0.1f;
+    return p;
+}
+
 template <class Params>
 void refused(kdt_status (*call)(const Params*), const Params& params, const std::string& sentence) {
     CHECK_EQ(call(&params), KDT_INVALID_ARGUMENT);
@@ -275,6 +294,57 @@ HOST_TEST(host_checks_merge_attn_states) {
     REFUSED(merge_attn_states, lse_b, somewhere<float>() + 1, "lse overlaps lse_b in part, wanted the same array");
 }
 
+HOST_TEST(host_checks_verify_mla) {
+    SIZE_REFUSED(verify_mla, batch, -1, "batch is -1, wanted 0 or more");
+    SIZE_REFUSED(verify_mla, max_nodes, 0, "max_nodes is 0, wanted 1 .. 1025");
+    SIZE_REFUSED(verify_mla, max_nodes, 1026, "max_nodes is 1026, wanted 1 .. 1025");
+    SIZE_REFUSED(verify_mla, num_qo_heads, 0, "num_qo_heads is 0, wanted 1 .. 128");
+    SIZE_REFUSED(verify_mla, num_qo_heads, 129, "num_qo_heads is 129, wanted 1 .. 128");
+    SIZE_REFUSED(verify_mla, qk_nope_head_dim, 512, "qk_nope_head_dim is 512, wanted 128");
+    SIZE_REFUSED(verify_mla, qk_rope_head_dim, 0, "qk_rope_head_dim is 0, wanted 64");
+    SIZE_REFUSED(verify_mla, kv_lora_rank, 256, "kv_lora_rank is 256, wanted 512");
+    SIZE_REFUSED(verify_mla, v_head_dim, 512, "v_head_dim is 512, wanted 128");
+    SIZE_REFUSED(verify_mla, num_pages, 0, "num_pages is 0, wanted 1 or more");
+    SIZE_REFUSED(verify_mla, page_size, -3, "page_size is -3, wanted 1 or more");
+    SIZE_REFUSED(verify_mla, max_pages_per_seq, 0, "max_pages_per_seq is 0, wanted 1 or more");
+    for (const int32_t mode : {-1, 3})
+        SIZE_REFUSED(
+            verify_mla, mode, mode,
+            "mode is " + std::to_string(mode) + ", wanted KDT_MLA_AUTO (0), KDT_MLA_ABSORB (1) or KDT_MLA_MHA (2)");
+    for (const float scale : {0.0f, -1.0f, std::nanf(""), std::numeric_limits<float>::infinity()})
+        SIZE_REFUSED(verify_mla, softmax_scale, scale, "softmax_scale is ");
+    kdt_verify_mla_params huge = verify_mla();
+    huge.num_pages = huge.page_size = kHuge;
+    refused(kdt_verify_mla, huge, "kv_cache would hold more than");
+    huge = verify_mla();
+    huge.batch = huge.max_pages_per_seq = kHuge;
+    refused(kdt_verify_mla, huge, "block_table would hold more than");
+    POINTER_REFUSED(verify_mla, q_nope, void);
+    POINTER_REFUSED(verify_mla, q_pe, void);
+    POINTER_REFUSED(verify_mla, w_uk, void);
+    POINTER_REFUSED(verify_mla, w_uv, void);
+    POINTER_REFUSED(verify_mla, kv_cache, void);
+    POINTER_REFUSED(verify_mla, block_table, int32_t);
+    POINTER_REFUSED(verify_mla, seq_lens, int32_t);
+    POINTER_REFUSED(verify_mla, tree_mask, uint64_t);
+    POINTER_REFUSED(verify_mla, out, void);
+    POINTER_REFUSED(verify_mla, lse, float);
+    OPTIONAL_REFUSED(verify_mla, num_nodes, int32_t);
+    OPTIONAL_REFUSED(verify_mla, status, int32_t);
+
+    kdt_verify_mla_params wrong = verify_mla();
+    wrong.max_nodes = 0;
+    kdt_verify_mla_costs costs = {};
+    costs.struct_size = sizeof(costs);
+    CHECK_EQ(kdt_verify_mla_cost(&wrong, &costs), KDT_INVALID_ARGUMENT);
+    CHECK_CONTAINS(kdt_last_error(), "verify_mla: max_nodes is 0");
+    const kdt_verify_mla_params right = verify_mla();
+    CHECK_EQ(kdt_verify_mla_cost(&right, nullptr), KDT_INVALID_ARGUMENT);
+    costs.struct_size = 8;
+    CHECK_EQ(kdt_verify_mla_cost(&right, &costs), KDT_INVALID_ARGUMENT);
+    CHECK_CONTAINS(kdt_last_error(), "verify_mla_cost: struct_size is 8");
+}
+
 // Queries look at no pointer, and a call refuses a workspace that is absent, short or misaligned.
 template <class Params>
 static void check_workspace(Params p, kdt_status (*query)(const Params*, size_t*), kdt_status (*call)(const Params*)) {
@@ -302,6 +372,11 @@ TEST(host_checks_workspace) {
     check_workspace(compact, kdt_kv_compact_workspace_size, kdt_kv_compact);
     kdt_verify_attn_params attn = verify_attn();
     check_workspace(attn, kdt_verify_attn_workspace_size, kdt_verify_attn);
+    for (const int32_t mode : {KDT_MLA_ABSORB, KDT_MLA_MHA}) {
+        kdt_verify_mla_params mla = verify_mla();
+        mla.mode = mode;
+        check_workspace(mla, kdt_verify_mla_workspace_size, kdt_verify_mla);
+    }
     attn.q_nope = nullptr;
     size_t with = 0, without = 0;
     CHECK_EQ(kdt_verify_attn_workspace_size(&attn, &without), KDT_OK);

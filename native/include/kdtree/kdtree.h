@@ -68,6 +68,8 @@ enum {
 #define KDT_FIXED_POINT_BITS 40
 #define KDT_KV_LORA_RANK 512
 #define KDT_QK_ROPE_HEAD_DIM 64
+#define KDT_QK_NOPE_HEAD_DIM 128
+#define KDT_V_HEAD_DIM 128
 
 typedef enum kdt_dtype { KDT_F32 = 0, KDT_BF16 = 1 } kdt_dtype;
 
@@ -224,6 +226,59 @@ typedef struct kdt_kv_compact_params {
     void* workspace;
     size_t workspace_size;
 } kdt_kv_compact_params;
+// ---- verify_mla: the same attention between its projections, from unabsorbed queries to the heads' own values
+// With the latent c_t of a slot and head h: key[t, h] = (w_uk[h] c_t, k_pe[t]) of 128 + 64 values, value[t, h] = c_t
+// w_uv[h] of 128. Rows, pads, what may hold garbage and what is refused are verify_attn's. Two modes give the same
+// answer but for bf16 roundings between their steps, which differ:
+//   * absorb: queries times w_uk, verify_attn over the latents, its output times w_uv; queries and outputs 512 wide are
+//     rounded. 2176 FLOP a (query, slot, head).
+//   * mha: keys and values of every head are made from the latents and rounded, then plain attention with heads of 192
+//     and 128. 640 FLOP a (query, slot, head), but 262144 a (slot, head) before: cheaper from about 171 nodes on.
+typedef enum kdt_mla_mode { KDT_MLA_AUTO = 0, KDT_MLA_ABSORB = 1, KDT_MLA_MHA = 2 } kdt_mla_mode;
+
+typedef struct kdt_verify_mla_params {
+    uint32_t struct_size;
+    const void* q_nope;          // bf16 [B, N, H, 128], not absorbed
+    const void* q_pe;            // bf16 [B, N, H, 64], RoPE applied
+    const void* w_uk;            // bf16 [H, 128, 512]
+    const void* w_uv;            // bf16 [H, 512, 128]
+    const void* kv_cache;        // bf16 [num_pages, page_size, 576]: latent 512, then k_pe 64
+    const int32_t* block_table;  // [B, max_pages_per_seq] logical slot t is page block_table[b, t / page_size]
+    const int32_t* seq_lens;     // [B] P, the tree excluded
+    const uint64_t* tree_mask;   // [B, N, ceil(N/64)]
+    const int32_t* num_nodes;    // [B]; may be NULL: then an empty mask row alone marks a pad
+    void* out;                   // bf16 [B, N, H, 128]
+    float* lse;                  // [B, N, H] natural log of the sum of exp(softmax_scale * score)
+    int32_t* status;             // [B]; may be NULL
+    int32_t batch;               // >= 0
+    int32_t max_nodes;           // N, 1 .. KDT_MAX_TREE_BUDGET + 1
+    int32_t num_qo_heads;        // H, 1 .. 128
+    int32_t qk_nope_head_dim;    // KDT_QK_NOPE_HEAD_DIM
+    int32_t qk_rope_head_dim;    // KDT_QK_ROPE_HEAD_DIM
+    int32_t kv_lora_rank;        // KDT_KV_LORA_RANK
+    int32_t v_head_dim;          // KDT_V_HEAD_DIM
+    int32_t num_pages;           // >= 1
+    int32_t page_size;           // >= 1
+    int32_t max_pages_per_seq;   // >= 1; together with page_size the bound on slots that sizes work and workspace
+    int32_t mode;                // kdt_mla_mode; auto takes the mode that kdt_verify_mla_cost() names
+    float softmax_scale;         // finite, > 0
+    void* stream;
+    void* workspace;
+    size_t workspace_size;
+} kdt_verify_mla_params;
+
+// What the two modes cost by this library's model, a function of the sizes alone: every request is taken to have as
+// many slots as its block table. Bytes are those of all steps, seconds a model's and only good for comparing modes.
+typedef struct kdt_verify_mla_costs {
+    uint32_t struct_size;  // sizeof() of the caller's struct: no more is written
+    int32_t mode;          // KDT_MLA_ABSORB or KDT_MLA_MHA: the params' own, or for KDT_MLA_AUTO the cheaper one
+    double absorb_flops;
+    double absorb_bytes;
+    double absorb_seconds;
+    double mha_flops;
+    double mha_bytes;
+    double mha_seconds;
+} kdt_verify_mla_costs;
 
 // The queries read sizes only, never pointers, and store the bytes the call needs in *bytes.
 KDT_API kdt_status kdt_draft_topk_workspace_size(const kdt_draft_topk_params* params, size_t* bytes);
@@ -232,6 +287,8 @@ KDT_API kdt_status kdt_tree_accept_workspace_size(const kdt_tree_accept_params* 
 KDT_API kdt_status kdt_verify_attn_workspace_size(const kdt_verify_attn_params* params, size_t* bytes);
 KDT_API kdt_status kdt_merge_attn_states_workspace_size(const kdt_merge_attn_states_params* params, size_t* bytes);
 KDT_API kdt_status kdt_kv_compact_workspace_size(const kdt_kv_compact_params* params, size_t* bytes);
+KDT_API kdt_status kdt_verify_mla_workspace_size(const kdt_verify_mla_params* params, size_t* bytes);
+KDT_API kdt_status kdt_verify_mla_cost(const kdt_verify_mla_params* params, kdt_verify_mla_costs* costs);
 
 KDT_API kdt_status kdt_draft_topk(const kdt_draft_topk_params* params);
 KDT_API kdt_status kdt_tree_build(const kdt_tree_build_params* params);
@@ -239,6 +296,7 @@ KDT_API kdt_status kdt_tree_accept(const kdt_tree_accept_params* params);
 KDT_API kdt_status kdt_verify_attn(const kdt_verify_attn_params* params);
 KDT_API kdt_status kdt_merge_attn_states(const kdt_merge_attn_states_params* params);
 KDT_API kdt_status kdt_kv_compact(const kdt_kv_compact_params* params);
+KDT_API kdt_status kdt_verify_mla(const kdt_verify_mla_params* params);
 
 KDT_API uint32_t kdt_abi_version(void);
 

@@ -267,4 +267,51 @@ void check_kv_compact(const kdt_kv_compact_params& p) {
     check_optional(call, "status", p.status, 4);
 }
 
+// ---- verify_mla
+
+void check_verify_mla_sizes(const kdt_verify_mla_params& p) {
+    const char* const call = "verify_mla";
+    const auto check_only = [call](const char* name, int32_t value, int32_t only) {
+        if (value != only) fail_argument("%s: %s is %d, wanted %d", call, name, value, only);
+    };
+    check_at_least(call, "batch", p.batch, 0);
+    check_range(call, "max_nodes", p.max_nodes, 1, KDT_MAX_TREE_BUDGET + 1);
+    check_range(call, "num_qo_heads", p.num_qo_heads, 1, 128);
+    check_only("qk_nope_head_dim", p.qk_nope_head_dim, KDT_QK_NOPE_HEAD_DIM);
+    check_only("qk_rope_head_dim", p.qk_rope_head_dim, KDT_QK_ROPE_HEAD_DIM);
+    check_only("kv_lora_rank", p.kv_lora_rank, KDT_KV_LORA_RANK);
+    check_only("v_head_dim", p.v_head_dim, KDT_V_HEAD_DIM);
+    check_at_least(call, "num_pages", p.num_pages, 1);
+    check_at_least(call, "page_size", p.page_size, 1);
+    check_at_least(call, "max_pages_per_seq", p.max_pages_per_seq, 1);
+    if (p.mode != KDT_MLA_AUTO && p.mode != KDT_MLA_ABSORB && p.mode != KDT_MLA_MHA)
+        fail_argument("%s: mode is %d, wanted KDT_MLA_AUTO (%d), KDT_MLA_ABSORB (%d) or KDT_MLA_MHA (%d)", call, p.mode,
+                      KDT_MLA_AUTO, KDT_MLA_ABSORB, KDT_MLA_MHA);
+    if (!std::isfinite(p.softmax_scale) || !(p.softmax_scale > 0.0f))
+        fail_argument("%s: softmax_scale is %g, wanted a finite number above zero", call,
+                      static_cast<double>(p.softmax_scale));
+    const int64_t token_values = KDT_KV_LORA_RANK + KDT_QK_ROPE_HEAD_DIM;
+    checked_bytes(call, "kv_cache", {p.num_pages, p.page_size, token_values}, 2);
+    checked_bytes(call, "block_table", {p.batch, p.max_pages_per_seq}, sizeof(int32_t));
+    checked_bytes(call, "q_nope", {p.batch, p.max_nodes, p.num_qo_heads, KDT_KV_LORA_RANK}, 2);
+}
+
+void check_verify_mla(const kdt_verify_mla_params& p) {
+    check_verify_mla_sizes(p);
+    if (p.batch == 0) return;
+    const char* const call = "verify_mla";
+    check_pointer(call, "q_nope", p.q_nope, 2, "bfloat16 [batch, max_nodes, num_qo_heads, 128]");
+    check_pointer(call, "q_pe", p.q_pe, 2, "bfloat16 [batch, max_nodes, num_qo_heads, 64]");
+    check_pointer(call, "w_uk", p.w_uk, 2, "bfloat16 [num_qo_heads, 128, 512]");
+    check_pointer(call, "w_uv", p.w_uv, 2, "bfloat16 [num_qo_heads, 512, 128]");
+    check_pointer(call, "kv_cache", p.kv_cache, 2, "bfloat16 [num_pages, page_size, 576]");
+    check_pointer(call, "block_table", p.block_table, 4, "int32 [batch, max_pages_per_seq]");
+    check_pointer(call, "seq_lens", p.seq_lens, 4, "int32 [batch]");
+    check_pointer(call, "tree_mask", p.tree_mask, 8, "uint64 [batch, max_nodes, words of max_nodes bits]");
+    check_optional(call, "num_nodes", p.num_nodes, 4);
+    check_pointer(call, "out", p.out, 2, "bfloat16 [batch, max_nodes, num_qo_heads, 128]");
+    check_pointer(call, "lse", p.lse, 4, "float32 [batch, max_nodes, num_qo_heads]");
+    check_optional(call, "status", p.status, 4);
+}
+
 }  // namespace kdt

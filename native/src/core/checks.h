@@ -58,6 +58,11 @@ struct ParamsTraits<kdt_kv_compact_params> {
     static constexpr const char* name = "kv_compact";
     static constexpr uint32_t v1_size = 104;
 };
+template <>
+struct ParamsTraits<kdt_verify_mla_params> {
+    static constexpr const char* name = "verify_mla";
+    static constexpr uint32_t v1_size = 176;
+};
 
 // No struct will ever be larger: a struct_size beyond it is an uninitialised field, not a newer caller.
 constexpr uint32_t kMaxStructSize = 4096;
@@ -85,6 +90,7 @@ void check_tree_accept_sizes(const kdt_tree_accept_params& p);
 void check_verify_attn_sizes(const kdt_verify_attn_params& p);
 void check_merge_attn_states_sizes(const kdt_merge_attn_states_params& p);
 void check_kv_compact_sizes(const kdt_kv_compact_params& p);
+void check_verify_mla_sizes(const kdt_verify_mla_params& p);
 
 // Sizes, then pointers: not NULL where the call reads or writes through them, and aligned to their element.
 void check_draft_topk(const kdt_draft_topk_params& p);
@@ -93,6 +99,7 @@ void check_tree_accept(const kdt_tree_accept_params& p);
 void check_verify_attn(const kdt_verify_attn_params& p);
 void check_merge_attn_states(const kdt_merge_attn_states_params& p);
 void check_kv_compact(const kdt_kv_compact_params& p);
+void check_verify_mla(const kdt_verify_mla_params& p);
 
 // What any allocator gives; a backend that wants more aligns inside the workspace.
 constexpr size_t kWorkspaceAlignment = 16;
