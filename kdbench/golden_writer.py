@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from kdbench import golden, reference, sampled_attention, workloads
+from kdbench import golden, reference, sampled_attention, verify_mla_workloads, workloads
 from kdbench.tree import DraftTree
 
 
@@ -57,6 +57,10 @@ def _oracle(workload: workloads.Workload, arrays: dict[str, Any]) -> dict[str, A
             *(arrays[name][tuple(rows.T)] for name in ("out_a", "lse_a", "out_b", "lse_b"))
         )
         return golden.attention_sketch(num_nodes, rows, out, lse)
+    if workload.kernel == "verify_mla":
+        rows = sampled_attention.sample_rows(workload.seed, arrays["num_nodes"], workload.shape["heads"])
+        out, lse = verify_mla_workloads.attend(arrays, rows, workloads.SOFTMAX_SCALE)
+        return golden.attention_sketch(arrays["num_nodes"], rows, out, lse)
     answer = reference.draft_topk(arrays["logits"], workload.shape["topk"])
     return golden.topk_sketch(answer.log_probs, answer.token_ids, answer.status)
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernels of a DDTree round: draft_topk, tree_build, verify_attn (with merge_attn_states) or verify_mla, tree_accept,
-kv_compact.
+"""The kernels of a DDTree round: draft_topk, tree_build, verify_attn (and merge_attn_states) or verify_mla,
+tree_accept, kv_compact.
 
 Arrays come from NumPy, CuPy or Torch (or anything with an array protocol), row-major; results are of the same kind.
 Host arrays go to the CPU library and device arrays to the CUDA library, on the current stream of their framework

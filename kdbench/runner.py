@@ -35,6 +35,7 @@ PRIMARY_MODE = {
     "draft_topk": "hot",
     "kv_compact": "hot",
     "merge_attn_states": "hot",
+    "verify_mla": "cold",
 }
 _SUITES = {
     "tree_build": "bench_tree_build.TreeBuild",
@@ -43,6 +44,7 @@ _SUITES = {
     "draft_topk": "bench_draft_topk.DraftTopk",
     "kv_compact": "bench_kv_compact.KvCompact",
     "merge_attn_states": "bench_merge_attn_states.MergeAttnStates",
+    "verify_mla": "bench_verify_mla.VerifyMla",
 }
 # What a library is built from: a commit that changes only tests or the bench would be the same one measured twice.
 _ENGINE = tuple(f"native/{name}" for name in ("include", "src", "python", "cmake", "CMakeLists.txt", "pyproject.toml"))

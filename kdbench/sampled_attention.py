@@ -36,14 +36,21 @@ def attend(
     arrays: Mapping[str, Array], rows: Array, softmax_scale: float, *, tail_only: bool = False
 ) -> tuple[Array, Array]:
     """The oracle's out f64[R, 512] and natural-log lse f64[R] for ``rows``; ``arrays`` are verify_attn's inputs."""
+    query = np.concatenate([arrays[name][tuple(rows.T)] for name in ("q_nope", "q_pe")], axis=1)
+    return attend_queries(arrays, rows, _wide(query), softmax_scale, tail_only=tail_only)
+
+
+def attend_queries(
+    arrays: Mapping[str, Array], rows: Array, queries: Array, softmax_scale: float, *, tail_only: bool = False
+) -> tuple[Array, Array]:
+    """The same for f64[R, 576] ``queries`` of the ``rows``, whatever they were made from."""
     out = np.zeros((len(rows), KV_LORA_RANK))
     lse = np.zeros(len(rows))
     for request in np.unique(rows[:, 0]):
         chosen = np.flatnonzero(rows[:, 0] == request)
-        nodes, heads = rows[chosen, 1], rows[chosen, 2]
-        query = np.concatenate([arrays[name][request, nodes, heads] for name in ("q_nope", "q_pe")], axis=1)
-        scores = np.concatenate([_wide(query) @ part.T for part in _latents(arrays, request)], axis=1) * softmax_scale
-        scores[~_visible(arrays, request, nodes, tail_only)] = -np.inf
+        parts = [queries[chosen] @ part.T for part in _latents(arrays, request)]
+        scores = np.concatenate(parts, axis=1) * softmax_scale
+        scores[~_visible(arrays, request, rows[chosen, 1], tail_only)] = -np.inf
         top = scores.max(axis=1, keepdims=True)
         weights = np.exp(scores - top)
         total = weights.sum(axis=1, keepdims=True)

@@ -172,6 +172,34 @@ def _compact(seed: int, layers: int, batch: int, page_size: int, quick: bool = F
     )
 
 
+def _mla(
+    seed: int,
+    heads: int,
+    nodes: int,
+    prefix: int,
+    batch: int,
+    mode: str,
+    backends: tuple[str, ...] = _CUDA,
+    quick: bool = False,
+) -> Workload:
+    length = f"{prefix // 1024}k" if prefix and prefix % 1024 == 0 else str(prefix)
+    return _workload(
+        f"h{heads}-n{nodes}-p{length}-b{batch}-{mode}",
+        "verify_mla",
+        seed,
+        "compute",
+        quick,
+        backends,
+        heads=heads,
+        nodes=nodes,
+        prefix=prefix,
+        batch=batch,
+        page_size=64,
+        horizon=15,
+        mode=mode,
+    )
+
+
 _ALL = (
     _build(1001, 15, 7, 8, 1, "sharp", quick=True),
     _build(1002, 15, 7, 8, 32, "flat"),
@@ -316,6 +344,20 @@ _ALL = (
     _merge(6003, 16, 256, 1, _CUDA),
     _merge(6004, 64, 64, 8, _CUDA),
     _merge(6005, 128, 64, 8, _CUDA),
+    # Sized for a CPU.
+    _mla(7001, 4, 16, 128, 1, "absorb", _BOTH),
+    _mla(7001, 4, 16, 128, 1, "mha", _BOTH),
+    _mla(7002, 4, 65, 128, 2, "auto", _BOTH, quick=True),
+    # Both modes on the same inputs, around the number of nodes from which mha is the cheaper one.
+    *(
+        _mla(seed, 16, nodes, prefix, 1, mode)
+        for seed, (nodes, prefix) in enumerate(
+            ((n, p) for n in (64, 128, 192, 256, 512, 1025) for p in (1024, 4096)), start=7101
+        )
+        for mode in ("absorb", "mha")
+    ),
+    _mla(7201, 16, 256, 4096, 8, "absorb"),
+    _mla(7201, 16, 256, 4096, 8, "mha"),
 )
 
 REGISTRY = MappingProxyType({workload.name: workload for workload in _ALL})

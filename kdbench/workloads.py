@@ -13,14 +13,22 @@ from typing import Any
 
 import numpy as np
 
-from kdbench import calls, golden, workload_costs
+from kdbench import calls, golden, verify_mla_calls, verify_mla_workloads, workload_costs
 from kdbench import workload_inputs as make
 from kdbench.call_builder import Call
 from kdbench.errors import KdbenchError
 from kdbench.native import Library
 from kdbench.tree import DraftTree
 
-KERNELS = ("tree_build", "tree_accept", "verify_attn", "draft_topk", "kv_compact", "merge_attn_states")
+KERNELS = (
+    "tree_build",
+    "tree_accept",
+    "verify_attn",
+    "draft_topk",
+    "kv_compact",
+    "merge_attn_states",
+    "verify_mla",
+)
 # softmax_scale of Kimi K2-0905/K2.5/K2.6: 192^-1/2 times the square of yarn's mscale at factor 64.
 SOFTMAX_SCALE = 0.1446796258
 
@@ -64,8 +72,10 @@ class Workload:
         if self.kernel == "tree_build":
             del shape["budget"]
             arrays = make.draft_log_probs(self.seed, **shape)
-        else:
+        elif self.kernel == "tree_accept":
             arrays = make.tree_to_accept(self.seed, **shape)
+        else:
+            arrays = verify_mla_workloads.inputs(self.seed, **shape)
         return {name: xp.asarray(array) for name, array in arrays.items()}
 
     def prepare(self, arrays: Mapping[str, Any], backend: str, library: Library | None = None) -> Call:
@@ -92,6 +102,15 @@ class Workload:
             return calls.prepare_kv_compact(**arrays, backend=backend, library=library)
         if self.kernel == "merge_attn_states":
             return calls.prepare_merge_attn_states(**arrays, backend=backend, library=library)
+        if self.kernel == "verify_mla":
+            return verify_mla_calls.prepare_verify_mla(
+                **arrays,
+                softmax_scale=SOFTMAX_SCALE,
+                mode=self.shape["mode"],
+                status=arrays["seq_lens"].copy(),
+                backend=backend,
+                library=library,
+            )
         return calls.prepare_draft_topk(arrays["logits"], self.shape["topk"], backend=backend, library=library)
 
     def check(self, outputs: Mapping[str, np.ndarray[Any, Any]]) -> None:
@@ -107,6 +126,8 @@ class Workload:
                 golden.check_attention(entry, outputs)
             elif self.kernel == "draft_topk":
                 golden.check_topk(entry, outputs)
+            elif self.kernel == "verify_mla":
+                golden.check_mla(entry, outputs)
             else:
                 golden.check_exact(entry, outputs)
         except golden.DigestMismatch as error:
@@ -138,15 +159,17 @@ class Workload:
         return workload_costs.Cost(entry["bytes_moved"], entry["flops"]) if entry else self.computed_cost()
 
     def computed_cost(self) -> workload_costs.Cost:
-        """Bytes and FLOPs, from the shape (and for verify_attn and kv_compact from the masks and paths themselves)."""
+        """Bytes and FLOPs, from the shape (and for attention and kv_compact from the masks and paths themselves)."""
         sizes: Mapping[str, Any] = {}
-        if self.kernel == "verify_attn":
+        if self.kernel in ("verify_attn", "verify_mla"):
             read = ("batch", "nodes", "prefix", "horizon", "even")
             chosen = {name: self.shape[name] for name in read if name in self.shape}
             sizes = make.attention_sizes(self.seed, **chosen)
         if self.kernel == "kv_compact":
             chosen = {name: self.shape[name] for name in ("batch", "horizon", "nodes", "prefix")}
             sizes = make.accepted_paths(self.seed, **chosen)
+        if self.kernel == "verify_mla":
+            return verify_mla_workloads.cost(self.shape, sizes)
         return workload_costs.COSTS[self.kernel](self.shape, sizes)
 
 

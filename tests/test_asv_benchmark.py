@@ -28,6 +28,7 @@ NAMES = [
         ("tree_accept", "TreeAccept"),
         ("tree_build", "TreeBuild"),
         ("verify_attn", "VerifyAttn"),
+        ("verify_mla", "VerifyMla"),
     ]
     for mode in ("cold", "hot")
 ]

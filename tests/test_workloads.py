@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kdbench import golden, native, reference, sampled_attention, workload_inputs, workloads
+from kdbench import (
+    golden,
+    native,
+    reference,
+    sampled_attention,
+    verify_mla_workloads,
+    workload_inputs,
+    workloads,
+)
 from kdbench.errors import KdbenchError
 from kdbench.timing import Subject, poison
 
@@ -160,8 +168,44 @@ def test_a_merge_reads_two_sides_and_writes_one() -> None:
     assert not np.isneginf(arrays["lse_a"]).any()
 
 
+def test_sampled_rows_of_mla_are_the_oracle_s() -> None:
+    workload = workloads.get("h4-n65-p128-b2-auto")
+    arrays = workload.inputs()
+    rows = sampled_attention.sample_rows(workload.seed, arrays["num_nodes"], 4)
+    out, lse = verify_mla_workloads.attend(arrays, rows, workloads.SOFTMAX_SCALE)
+    whole, whole_lse = reference.verify_mla(**arrays, softmax_scale=workloads.SOFTMAX_SCALE)
+    b, i, h = rows.T
+    np.testing.assert_allclose(out, whole[b, i, h], rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(lse, whole_lse[b, i, h], rtol=1e-13)
+
+
+def test_mla_is_measured_both_ways_on_the_same_inputs() -> None:
+    ways: dict[tuple[Any, ...], dict[str, workloads.Workload]] = {}
+    for workload in map(workloads.get, workloads.names("verify_mla", "cuda")):
+        sizes = tuple(workload.shape[key] for key in ("heads", "nodes", "prefix", "batch"))
+        ways.setdefault(sizes, {})[workload.shape["mode"]] = workload
+    pairs = [by_mode for by_mode in ways.values() if "auto" not in by_mode]
+    assert {(nodes, prefix) for _, nodes, prefix, batch in ways if batch == 1} >= {
+        (nodes, prefix) for nodes in (64, 128, 192, 256, 512, 1025) for prefix in (1024, 4096)
+    }
+    for by_mode in pairs:
+        assert set(by_mode) == {"absorb", "mha"}
+        assert by_mode["absorb"].golden_entry["inputs"] == by_mode["mha"].golden_entry["inputs"]
+        assert by_mode["absorb"].golden_entry["outputs"] == by_mode["mha"].golden_entry["outputs"]
+
+
+def test_mla_costs_count_the_mode_s_own_work() -> None:
+    absorb, mha = (workloads.get(f"h4-n16-p128-b1-{mode}") for mode in ("absorb", "mha"))
+    bits = sum(int(word).bit_count() for word in absorb.inputs()["tree_mask"].ravel())
+    visible = 16 * 128 + bits
+    assert absorb.flops == 4 * (16 * 2 * 2 * 512 * 128 + visible * 2 * (576 + 512))
+    assert mha.flops == 4 * ((128 + 16) * 2 * 2 * 512 * 128 + visible * 2 * (192 + 128))
+    assert absorb.bytes_moved == mha.bytes_moved == 2 * (144 * 576 + 4 * 512 * 256 + 16 * 4 * (192 + 128))
+
+
 def test_projections_are_orthogonal() -> None:
     signs = golden.signs()
+    np.testing.assert_array_equal(signs[:128].T @ signs[:128], 128 * np.eye(golden.NUM_PROJECTIONS))
     np.testing.assert_array_equal(signs.T @ signs, 512 * np.eye(golden.NUM_PROJECTIONS))
 
 
