@@ -31,7 +31,7 @@ class Block {
 
     struct Shared {
         uint32_t totals[2][kWarps];
-        int64_t maxima[2][kWarps];
+        int64_t wide[2][kWarps];
     };
 
     __device__ explicit Block(Shared& shared)
@@ -55,7 +55,7 @@ class Block {
 
     // Non-negative values.
     __device__ int64_t max_wide(int64_t value) {
-        int64_t* const maxima = next_buffer(shared_.maxima);
+        int64_t* const maxima = next_buffer(shared_.wide);
         value = warp_max(value);
         if (lane_ == 0) maxima[warp_] = value;
         __syncthreads();
@@ -81,10 +81,11 @@ class Block {
         return buffers[phase_];
     }
 
-    __device__ uint32_t warp_scan(uint32_t value) const {
+    template <class T>
+    __device__ T warp_scan(T value) const {
 #pragma unroll
         for (int step = 1; step < kWarpSize; step *= 2) {
-            const uint32_t other = __shfl_up_sync(kAllLanes, value, step);
+            const T other = __shfl_up_sync(kAllLanes, value, step);
             if (lane_ >= step) value += other;
         }
         return value;

@@ -66,13 +66,14 @@ inline Device current_device() {
     return device;
 }
 
-// Lets `kernel` be launched with `bytes` of dynamic shared memory; beyond 48 KB a kernel has to ask.
+// Lets `kernel` be launched with `bytes` of dynamic shared memory; beyond 48 KB, its static shared memory included, a
+// kernel has to ask.
 template <class Kernel>
 void allow_shared(Kernel* kernel, size_t bytes, const Device& device) {
     if (bytes > static_cast<size_t>(device.shared_per_block))
         fail(KDT_UNSUPPORTED, "a block needs %zu bytes of shared memory and the current GPU gives %d", bytes,
              device.shared_per_block);
-    if (bytes <= 48 * 1024) return;
+    if (bytes <= 40 * 1024) return;
     KDT_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
 }
 

@@ -7,6 +7,8 @@
 #ifndef KDTREE_CUDA_OVERLAP_CUH
 #define KDTREE_CUDA_OVERLAP_CUH
 
+#include <type_traits>
+
 #include "cuda/cuda_check.h"
 
 namespace kdt::cuda {
@@ -28,11 +30,11 @@ __device__ __forceinline__ void let_next_kernel_come() {
 #endif
 }
 
-// kernel<<<grid, threads, 0, stream>>>(arguments), overlapped where the code that runs was compiled with the wait:
-// on an older GPU, and on a newer one from older PTX, it is an ordinary launch.
-template <class Arguments>
-void launch_overlapped(void (*kernel)(Arguments), dim3 grid, int threads, cudaStream_t stream,
-                       const Arguments& arguments) {
+// kernel<<<grid, threads, shared_bytes, stream>>>(arguments...), overlapped where the code that runs was compiled with
+// the wait: on an older GPU, and on a newer one from older PTX, it is an ordinary launch.
+template <class... Arguments>
+void launch_overlapped(void (*kernel)(Arguments...), dim3 grid, int threads, size_t shared_bytes, cudaStream_t stream,
+                       const std::remove_const_t<Arguments>&... arguments) {
     cudaFuncAttributes compiled = {};
     KDT_CUDA_CHECK(cudaFuncGetAttributes(&compiled, kernel));
     cudaLaunchAttribute overlap = {};
@@ -41,10 +43,18 @@ void launch_overlapped(void (*kernel)(Arguments), dim3 grid, int threads, cudaSt
     cudaLaunchConfig_t config = {};
     config.gridDim = grid;
     config.blockDim = dim3(static_cast<unsigned>(threads));
+    config.dynamicSmemBytes = shared_bytes;
     config.stream = stream;
     config.attrs = &overlap;
     config.numAttrs = compiled.ptxVersion >= 90 ? 1 : 0;
-    check(cudaLaunchKernelEx(&config, kernel, arguments), "cudaLaunchKernelEx");
+    check(cudaLaunchKernelEx(&config, kernel, arguments...), "cudaLaunchKernelEx");
+}
+
+// The same without dynamic shared memory.
+template <class Arguments>
+void launch_overlapped(void (*kernel)(Arguments), dim3 grid, int threads, cudaStream_t stream,
+                       const Arguments& arguments) {
+    launch_overlapped(kernel, grid, threads, size_t{0}, stream, arguments);
 }
 
 }  // namespace kdt::cuda

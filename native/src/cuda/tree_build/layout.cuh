@@ -3,131 +3,195 @@
 // What tree_build keeps of one request, and where: all of it in shared memory, except rows too large for it and the
 // storage of the exact slow path.
 //
-// Candidates stand in *slots*: slot 0 is the root, then one depth after the other, each in lexicographic order of rank
-// tuples, so the children of a slot are contiguous and a slot's tuple is spelled by its parents. Slots are uint16: the
-// slow path's 31 * 1024 + 1 are the most there are.
+// A *branch* is a node of rank 1 or more, or the root, together with the chain of best continuations below it (rank 0
+// all the way down): its *run*. A node of the tree stands on exactly one run, so branches are few: 1024 nodes have some
+// 400, at most four branchings deep. Nodes found stand in *slots*; the slots of a run are contiguous, in order of
+// depth.
 #ifndef KDTREE_CUDA_TREE_BUILD_LAYOUT_CUH
 #define KDTREE_CUDA_TREE_BUILD_LAYOUT_CUH
 
 #include <cstdint>
 
 #include "cuda/carve.cuh"
+#include "cuda/tree_build/level_layout.cuh"
 #include "kdtree/kdtree.h"
 
 namespace kdt::cuda::tree_build {
 
-constexpr uint16_t kNone = 0xffff;
-constexpr int kBins = 64;
-constexpr int kMaxRows = KDT_MAX_DRAFT_HORIZON;
+constexpr int kSlotsPerThread = 4;
+constexpr int kBucketsPerThread = 4;
 // Above the cost of any path: 31 log-probs of at most 64 in units of 2^-40.
 constexpr int64_t kMaxCost = int64_t{1} << 51;
 static_assert(KDT_MAX_DRAFT_HORIZON * 64 < 2048 && KDT_LOG_PROB_FLOOR == -64.0f, "costs fit kMaxCost");
-static_assert(KDT_MAX_DRAFT_HORIZON * KDT_MAX_TREE_BUDGET + 1 < kNone, "slots fit 16 bits");
 
 struct Sizes {
     int horizon;
     int topk;
     int budget;
-    int nodes;          // budget + 1
-    int words;          // of a mask row
-    int columns;        // entries of a row that can matter
-    int capacity;       // slots in shared memory
-    int slow_capacity;  // slots in the workspace
-    int buckets;        // of the final ordering
+    int nodes;    // budget + 1
+    int words;    // of a mask row
+    int columns;  // entries of a row that can matter
+    int threads;
+    int max_branches;
+    int max_slots;
+    int buckets;      // of the final order, a power of two
+    int mask_rows;    // that a warp assembles at a time
+    int level_slots;  // of the slow path in the workspace
+    uint32_t topk_reciprocal;
     bool rows_in_shared;
+    bool tokens_in_shared;
 
-    Sizes(const kdt_tree_build_params& p, int threads)
+    // `roomy`: a block may have 227 KB of shared memory rather than the 99 KB that every GPU since sm_80 gives.
+    Sizes(const kdt_tree_build_params& p, bool roomy)
         : horizon(p.draft_horizon),
           topk(p.topk),
           budget(p.tree_budget),
           nodes(p.tree_budget + 1),
           words((p.tree_budget + 64) / 64),
           columns(p.topk < p.tree_budget ? p.topk : p.tree_budget),
-          // Twice the budget: the threshold's rounding lets in some 10 to 70 % more than the budget.
-          capacity(2 * p.tree_budget + 1),
-          slow_capacity(p.draft_horizon * p.tree_budget + 1),
-          buckets(2 * threads),
-          // Everything else at its largest and this much fit the 99 KB that every GPU since sm_80 gives a block.
-          rows_in_shared(p.draft_horizon * columns * int(sizeof(int64_t)) <= 24 * 1024) {}
+          level_slots(p.draft_horizon * p.tree_budget + 1),
+          topk_reciprocal(p.topk == 1 ? 0 : uint32_t(((uint64_t{1} << 32) + uint64_t(p.topk) - 1) / uint64_t(p.topk))),
+          rows_in_shared(p.draft_horizon * columns <= (roomy ? 3072 : 1024)),
+          tokens_in_shared(p.draft_horizon * p.topk <= 1024) {
+        threads = !rows_in_shared || budget > 256 ? 1024 : budget > 64 ? 512 : 256;
+        max_branches = roomy || threads < 1024 ? 2 * threads : 1152;
+        max_slots = roomy || threads < 1024 ? kSlotsPerThread * threads : 2304;
+        buckets = kBucketsPerThread * threads;
+        mask_rows = roomy ? 32 : 8;
+    }
+
+    // i / topk for the entries of a request: their product with topk is far below 2^32, so the reciprocal is exact.
+    __device__ int row_of(int i) const {
+        return topk == 1 ? i : static_cast<int>(__umulhi(static_cast<uint32_t>(i), topk_reciprocal));
+    }
 };
 
-// Costs of the usable entries of each row, in fixed point. Depth d = 1, 2, ... uses row(d).
+// Rows as what an entry costs over the best of its row. Depth d = 1, 2, ... uses row(d).
 struct Rows {
-    int64_t* costs;  // [horizon, stride]
+    int64_t* excess;  // [horizon, stride]
     int stride;
-    int* usable;  // [horizon] entries above the floor that the budget can reach
-    int depth;    // the deepest level with a usable entry
+    int* usable;     // [horizon] leading entries above the floor that the budget can reach
+    int64_t* spine;  // [kMaxRows + 1] cost of the path of rank 0 alone, by depth
+    int depth;       // the deepest level with a usable entry
 
-    __device__ const int64_t* row(int d) const { return costs + (d - 1) * stride; }
+    __device__ const int64_t* row(int d) const { return excess + (d - 1) * stride; }
     __device__ int count(int d) const { return usable[d - 1]; }
+    __device__ int64_t best(int d) const { return spine[d] - spine[d - 1]; }
 };
 
-// The candidates. `path[s]` orders slots of equal cost (path.cuh). `begin[s]` is the slot of the first child of s; the
-// children end where those of s + 1 begin.
-struct Forest {
-    int64_t* cost;
-    uint64_t* path;
-    uint16_t* parent;
-    uint16_t* rank;
-    uint16_t* begin;  // [capacity + 1]
-    uint8_t* depth;
-    int* level;  // first slot of each depth, [kMaxRows + 2]
+struct Branches {
+    int64_t* excess;   // over the spine: a node of the run costs excess + spine[its depth]
+    uint64_t* path;    // grow.cuh
+    uint32_t* place;   // depth, branchings and rank of the first node
+    uint16_t* parent;  // branch on whose run the parent stands
+    uint16_t* slot;    // of the first node, kNone when it costs too much
     int capacity;
-    int levels;  // depths with nodes, the root's included
     int count;
 
-    __host__ __device__ Forest(Carve& carve, int slots, int* level_starts)
+    Branches() = default;
+    __host__ __device__ Branches(Carve& carve, int branches)
+        : excess(carve.take<int64_t>(branches)),
+          path(carve.take<uint64_t>(branches)),
+          place(carve.take<uint32_t>(branches)),
+          parent(carve.take<uint16_t>(branches)),
+          slot(carve.take<uint16_t>(branches)),
+          capacity(branches),
+          count(0) {}
+
+    __device__ static uint32_t place_of(int depth, int generation, int rank) {
+        return static_cast<uint32_t>(depth | generation << 8 | rank << 16);
+    }
+    __device__ int depth(int u) const { return place[u] & 0xff; }
+    __device__ int generation(int u) const { return place[u] >> 8 & 0xff; }
+    __device__ int rank(int u) const { return place[u] >> 16; }
+};
+
+struct Slots {
+    int64_t* cost;
+    uint16_t* branch;
+    uint16_t* child;  // first of the branches that part below this node, kNone without any
+    uint16_t* index;  // of the node, kNone when not selected
+    uint16_t* item;   // slots in buckets of cost
+    int capacity;
+    int count;
+
+    Slots() = default;
+    __host__ __device__ Slots(Carve& carve, int slots)
         : cost(carve.take<int64_t>(slots)),
-          path(carve.take<uint64_t>(slots)),
-          parent(carve.take<uint16_t>(slots)),
-          rank(carve.take<uint16_t>(slots)),
-          begin(carve.take<uint16_t>(slots + 1)),
-          depth(carve.take<uint8_t>(slots)),
-          level(level_starts),
+          branch(carve.take<uint16_t>(slots)),
+          child(carve.take<uint16_t>(slots)),
+          index(carve.take<uint16_t>(slots)),
+          item(carve.take<uint16_t>(slots)),
           capacity(slots),
-          levels(1),
-          count(1) {}
+          count(0) {}
 };
 
-// Scratch of preorder(): one value a slot each.
-struct PreorderScratch {
-    uint16_t* size;    // of the subtree
-    uint16_t* offset;  // sum of the sizes before it on its level
-    uint16_t* order;   // the answer
+// Links by node index, for the pre-order.
+struct Links {
+    uint16_t* child;    // [nodes]
+    uint16_t* sibling;  // [nodes]
+    uint32_t* jump;     // [nodes]
+    uint32_t* next_jump;
 
-    PreorderScratch() = default;
-    __host__ __device__ PreorderScratch(Carve& carve, int slots)
-        : size(carve.take<uint16_t>(slots)), offset(carve.take<uint16_t>(slots)), order(carve.take<uint16_t>(slots)) {}
+    Links() = default;
+    __host__ __device__ Links(Carve& carve, int nodes)
+        : child(carve.take<uint16_t>(nodes)),
+          sibling(carve.take<uint16_t>(nodes)),
+          jump(carve.take<uint32_t>(nodes)),
+          next_jump(carve.take<uint32_t>(nodes)) {}
 };
 
+// Made on the host over a NULL base, its pointers are offsets, which the kernel finds in its arguments: adding the base
+// where a pointer is used is cheaper than keeping it.
 struct SharedMemory {
-    Forest forest;
-    int64_t* row_costs;  // or nullptr
-    uint16_t* index;     // [capacity] node index of a slot, or kNone
-    uint16_t* slot;      // [nodes] slot of a node
-    uint16_t* up;        // [nodes] parent's node index, kNone for the root
-    // The threshold's, the ordering's and preorder()'s scratch share their bytes: each is over before the next begins.
-    uint16_t* within;   // [horizon, kBins] entries of a row within that many bins of excess
-    uint32_t* bucket;   // [buckets]
-    uint16_t* arrival;  // [capacity] place in its bucket, as it came
-    uint16_t* item;     // [capacity] slots, bucket after bucket
-    PreorderScratch preorder;
+    uint16_t* up;       // [nodes] parent's node index, kNone for the root
+    uint16_t* slot_of;  // [nodes]
+    int64_t* excess;    // the rows, or of no size
+    int32_t* tokens;    // [horizon, topk], or of no size
+    uint32_t* bucket;   // [buckets]; over when links begin
+    Links links;
+    // One after the other in the same bytes: the search, or the slow path instead of it, then the rows of the mask.
+    Branches branches;
+    Slots slots;
+    LevelMemory levels;
+    uint64_t* mask;  // [warps, mask_rows, words]
 
-    __host__ __device__ SharedMemory(Carve& carve, const Sizes& sizes, int* level_starts)
-        : forest(carve, sizes.capacity, level_starts),
-          row_costs(carve.take<int64_t>(sizes.rows_in_shared ? sizes.horizon * sizes.columns : 0)),
-          index(carve.take<uint16_t>(sizes.capacity)),
-          slot(carve.take<uint16_t>(sizes.nodes)),
-          up(carve.take<uint16_t>(sizes.nodes)) {
-        Carve first = carve, second = carve, third = carve;
-        within = first.take<uint16_t>(sizes.horizon * kBins);
-        bucket = second.take<uint32_t>(sizes.buckets);
-        arrival = second.take<uint16_t>(sizes.capacity);
-        item = second.take<uint16_t>(sizes.capacity);
-        preorder = PreorderScratch(third, sizes.capacity);
-        carve.skip(first);
-        carve.skip(second);
-        carve.skip(third);
+    SharedMemory(Carve& carve, const Sizes& sizes) {
+        up = carve.take<uint16_t>(sizes.nodes);
+        slot_of = carve.take<uint16_t>(sizes.nodes);
+        excess = carve.take<int64_t>(sizes.rows_in_shared ? sizes.horizon * sizes.columns : 0);
+        tokens = carve.take<int32_t>(sizes.tokens_in_shared ? sizes.horizon * sizes.topk : 0);
+        Carve link_carve = carve;
+        bucket = carve.take<uint32_t>(sizes.buckets);
+        links = Links(link_carve, sizes.nodes);
+        carve.skip(link_carve);
+        Carve search = carve, slow = carve, rows = carve;
+        branches = Branches(search, sizes.max_branches);
+        slots = Slots(search, sizes.max_slots);
+        levels = LevelMemory(slow, sizes.budget, nullptr);
+        mask = rows.take<uint64_t>(sizes.threads / 32 * sizes.mask_rows * sizes.words);
+        carve.skip(search);
+        carve.skip(slow);
+        carve.skip(rows);
+    }
+
+    __device__ SharedMemory(const SharedMemory& offsets, unsigned char* base, int* level_starts)
+        : SharedMemory(offsets) {
+        const auto place = [base](auto&... pointers) { (move(pointers, base), ...); };
+        place(up, slot_of, excess, tokens, bucket, mask);
+        place(links.child, links.sibling, links.jump, links.next_jump);
+        place(branches.excess, branches.path, branches.place, branches.parent, branches.slot);
+        place(slots.cost, slots.branch, slots.child, slots.index, slots.item);
+        place(levels.index, levels.arrival, levels.item);
+        Forest& forest = levels.forest;
+        place(forest.cost, forest.path, forest.parent, forest.rank, forest.begin, forest.depth);
+        forest.level = level_starts;
+    }
+
+  private:
+    template <class T>
+    __device__ static void move(T*& pointer, unsigned char* base) {
+        pointer = reinterpret_cast<T*>(base + static_cast<uint32_t>(reinterpret_cast<uintptr_t>(pointer)));
     }
 };
 
@@ -135,14 +199,14 @@ struct SharedMemory {
 struct GlobalMemory {
     Forest forest;
     PreorderScratch preorder;
-    uint16_t* kept_before;  // [slow_capacity + 1]
-    int64_t* row_costs;
+    uint16_t* kept_before;  // [level_slots + 1]
+    int64_t* excess;
 
     __host__ __device__ GlobalMemory(Carve& carve, const Sizes& sizes, int* level_starts)
-        : forest(carve, sizes.slow_capacity, level_starts),
-          preorder(carve, sizes.slow_capacity),
-          kept_before(carve.take<uint16_t>(sizes.slow_capacity + 1)),
-          row_costs(carve.take<int64_t>(sizes.rows_in_shared ? 0 : sizes.horizon * sizes.columns)) {}
+        : forest(carve, sizes.level_slots, level_starts),
+          preorder(carve, sizes.level_slots),
+          kept_before(carve.take<uint16_t>(sizes.level_slots + 1)),
+          excess(carve.take<int64_t>(sizes.rows_in_shared ? 0 : sizes.horizon * sizes.columns)) {}
 };
 
 }  // namespace kdt::cuda::tree_build

@@ -8,8 +8,8 @@
 #include <cstdint>
 
 #include "cuda/block.cuh"
-#include "cuda/tree_build/expand.cuh"
 #include "cuda/tree_build/layout.cuh"
+#include "cuda/tree_build/level_expand.cuh"
 
 namespace kdt::cuda::tree_build {
 
@@ -17,7 +17,7 @@ namespace kdt::cuda::tree_build {
 template <int kThreads, class Test>
 __device__ uint32_t count_slots(Block<kThreads>& block, int count, Test test) {
     uint32_t found = 0;
-#pragma unroll 4
+#pragma unroll 1  // registers
     for (int s = 1 + threadIdx.x; s < count; s += kThreads) found += test(s) ? 1 : 0;
     return block.sum(found);
 }
@@ -77,7 +77,7 @@ __device__ void compact(Block<kThreads>& block, const Forest& large, uint16_t* k
 template <int kThreads>
 __device__ void select_slowly(Block<kThreads>& block, const Sizes& sizes, const Rows& rows, int64_t threshold,
                               Forest& large, const PreorderScratch& scratch, uint16_t* kept_before, Forest& small) {
-    expand<kThreads, true>(block, sizes, rows, threshold, large);
+    expand(block, sizes, rows, threshold, large);
     const uint32_t budget = sizes.budget;
     if (large.count - 1 <= sizes.budget) {
         compact(block, large, kept_before, small, [](int) { return true; });

@@ -6,18 +6,18 @@
 // and zeros behind the last, which precede any rank: a tuple comes before its extensions. The low 6 bits hold the
 // length. A selected node of tuple (r1, r2, ...) has (r1 + 1) (r2 + 1) ... <= 1024, because as many nodes precede it;
 // so 10 or 15 ranks nearly always fit into the 58 bits there are. What does not is cut off, and the parents decide.
-#ifndef KDTREE_CUDA_TREE_BUILD_PATH_CUH
-#define KDTREE_CUDA_TREE_BUILD_PATH_CUH
+#ifndef KDTREE_CUDA_TREE_BUILD_LEVEL_PATH_CUH
+#define KDTREE_CUDA_TREE_BUILD_LEVEL_PATH_CUH
 
 #include <cstdint>
 
-#include "cuda/tree_build/layout.cuh"
+#include "cuda/tree_build/level_layout.cuh"
 
 namespace kdt::cuda::tree_build {
 
-constexpr int kPathBits = 58;
+constexpr int kLevelPathBits = 58;
 
-__device__ __forceinline__ uint64_t extended_path(uint64_t path, int rank) {
+__device__ __forceinline__ uint64_t extended_level_path(uint64_t path, int rank) {
     const int length = static_cast<int>(path & 63);
     uint32_t code = 1;
     int width = 2;
@@ -26,7 +26,7 @@ __device__ __forceinline__ uint64_t extended_path(uint64_t path, int rank) {
         code = ((2u << extra) - 2) << extra | ((rank + 1) & ((1u << extra) - 1));  // `extra` ones, a zero, the bits x
         width = 2 * extra + 1;
     }
-    const int surplus = length + width - kPathBits;
+    const int surplus = length + width - kLevelPathBits;
     if (surplus > 0) {
         code >>= surplus;
         width -= surplus;
@@ -50,4 +50,4 @@ __device__ __forceinline__ bool tuple_precedes(const Forest& forest, int a, int 
 
 }  // namespace kdt::cuda::tree_build
 
-#endif  // KDTREE_CUDA_TREE_BUILD_PATH_CUH
+#endif  // KDTREE_CUDA_TREE_BUILD_LEVEL_PATH_CUH

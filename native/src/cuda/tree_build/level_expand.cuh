@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Expansion of the candidates level by level. A node of cost c has as children the prefix of the next row with costs up
+// The slow path's expansion, level by level. A node of cost c has as children the prefix of the next row with costs up
 // to threshold - c. Parents in lexicographic order times ranks in ascending order keep each level lexicographic.
-#ifndef KDTREE_CUDA_TREE_BUILD_EXPAND_CUH
-#define KDTREE_CUDA_TREE_BUILD_EXPAND_CUH
+#ifndef KDTREE_CUDA_TREE_BUILD_LEVEL_EXPAND_CUH
+#define KDTREE_CUDA_TREE_BUILD_LEVEL_EXPAND_CUH
 
 #include <climits>
 #include <cstdint>
 
 #include "cuda/block.cuh"
 #include "cuda/tree_build/layout.cuh"
-#include "cuda/tree_build/path.cuh"
+#include "cuda/tree_build/level_path.cuh"
 #include "cuda/tree_build/rows.cuh"
 
 namespace kdt::cuda::tree_build {
@@ -21,13 +21,13 @@ struct LevelCut {
     int ties;
 };
 
-// Children of the level [first, last) that cost at most `limit`.
+// Children of the level [first, last) that exceed their parent by the row's excess, if that makes at most `limit`.
 template <int kThreads>
 __device__ uint32_t count_children(Block<kThreads>& block, const Forest& forest, const int64_t* row, int entries,
                                    int first, int last, int64_t limit) {
     uint32_t children = 0;
     for (int s = first + threadIdx.x; s < last; s += kThreads)
-        children += count_up_to(row, entries, limit - forest.cost[s]);
+        children += count_up_to(row, 0, entries, limit - forest.cost[s]);
     return block.sum(children);
 }
 
@@ -51,10 +51,9 @@ __device__ LevelCut cut_level(Block<kThreads>& block, const Sizes& sizes, const 
     return {high, static_cast<int>(budget - below)};
 }
 
-// Grows `forest` from its root to all candidates of cost <= threshold; with kTruncate only the best `budget` of each
-// level. False, with the forest unusable, when they do not fit.
-template <int kThreads, bool kTruncate>
-__device__ bool expand(Block<kThreads>& block, const Sizes& sizes, const Rows& rows, int64_t threshold,
+// Grows `forest` from its root to the candidates of cost <= threshold, the best `budget` of each level.
+template <int kThreads>
+__device__ void expand(Block<kThreads>& block, const Sizes& sizes, const Rows& rows, int64_t threshold,
                        Forest& forest) {
     const int thread = threadIdx.x;
     if (thread == 0) {
@@ -74,29 +73,27 @@ __device__ bool expand(Block<kThreads>& block, const Sizes& sizes, const Rows& r
     for (; depth <= rows.depth; ++depth) {
         const int64_t* const row = rows.row(depth);
         const int entries = rows.count(depth);
-        LevelCut cut = {threshold, INT_MAX};
-        if constexpr (kTruncate) cut = cut_level(block, sizes, forest, row, entries, first, last, threshold);
+        const int64_t best = rows.best(depth);
+        // The cut, too, without the best of the row.
+        const LevelCut cut = cut_level(block, sizes, forest, row, entries, first, last, threshold - best);
 
         int next = last;
         uint32_t ties_before = 0;
         for (int base = first; base < last; base += kThreads) {
             const int s = base + thread;
-            int children = s < last ? count_up_to(row, entries, cut.threshold - forest.cost[s]) : 0;
-            if constexpr (kTruncate) {
-                const int cheaper = s < last ? count_up_to(row, entries, cut.threshold - 1 - forest.cost[s]) : 0;
-                const int ties = max(children - cheaper, 0);
-                uint32_t chunk_ties;
-                const int64_t before = ties_before + block.exclusive_scan(ties, chunk_ties);
-                ties_before += chunk_ties;
-                const int64_t left = cut.ties - before;
-                children = cheaper + static_cast<int>(left <= 0 ? 0 : left < ties ? left : ties);
-            }
+            int children = s < last ? count_up_to(row, 0, entries, cut.threshold - forest.cost[s]) : 0;
+            const int cheaper = s < last ? count_up_to(row, 0, entries, cut.threshold - 1 - forest.cost[s]) : 0;
+            const int ties = max(children - cheaper, 0);
+            uint32_t chunk_ties;
+            const int64_t before = ties_before + block.exclusive_scan(ties, chunk_ties);
+            ties_before += chunk_ties;
+            const int64_t left = cut.ties - before;
+            children = cheaper + static_cast<int>(left <= 0 ? 0 : left < ties ? left : ties);
             uint32_t chunk_children;
             const int offset = block.exclusive_scan(children, chunk_children);
             if (s < last) forest.begin[s] = static_cast<uint16_t>(next + offset);
             next += static_cast<int>(chunk_children);
         }
-        if (next > forest.capacity) return false;
         if (next == last) break;
         if (thread == 0) forest.level[depth + 1] = next;
         __syncthreads();
@@ -113,8 +110,8 @@ __device__ bool expand(Block<kThreads>& block, const Sizes& sizes, const Rows& r
                     high = middle;
             }
             const int rank = s - forest.begin[low];
-            forest.cost[s] = forest.cost[low] + row[rank];
-            forest.path[s] = extended_path(forest.path[low], rank);
+            forest.cost[s] = forest.cost[low] + best + row[rank];
+            forest.path[s] = extended_level_path(forest.path[low], rank);
             forest.parent[s] = static_cast<uint16_t>(low);
             forest.rank[s] = static_cast<uint16_t>(rank);
             forest.depth[s] = static_cast<uint8_t>(depth);
@@ -128,7 +125,6 @@ __device__ bool expand(Block<kThreads>& block, const Sizes& sizes, const Rows& r
     forest.levels = depth;
     forest.count = last;
     __syncthreads();
-    return true;
 }
 
 // Pre-order positions, which are the lexicographic order of rank tuples with a tuple before its extensions, counting
@@ -173,4 +169,4 @@ __device__ void preorder(Block<kThreads>& block, const Forest& forest, const Pre
 
 }  // namespace kdt::cuda::tree_build
 
-#endif  // KDTREE_CUDA_TREE_BUILD_EXPAND_CUH
+#endif  // KDTREE_CUDA_TREE_BUILD_LEVEL_EXPAND_CUH

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The nodes in their order, as the search or the slow path knows them: what the outputs are written from. Both kinds
+// answer the same questions; links are node indices, kNone where there is none.
+#ifndef KDTREE_CUDA_TREE_BUILD_NODES_CUH
+#define KDTREE_CUDA_TREE_BUILD_NODES_CUH
+
+#include <cstdint>
+
+#include "cuda/tree_build/layout.cuh"
+
+namespace kdt::cuda::tree_build {
+
+// Nodes of order_slots().
+struct RunNodes {
+    const Branches& branches;
+    const Slots& slots;
+    const uint16_t* slot_of;
+
+    struct Place {
+        int slot;
+        int branch;
+        int along;  // the run
+        int depth;
+        int rank;
+    };
+
+    __device__ Place place(int i) const {
+        const int slot = slot_of[i];
+        const int branch = slots.branch[slot];
+        const int along = slot - branches.slot[branch];
+        const uint32_t first = branches.place[branch];
+        return {slot, branch, along, static_cast<int>(first & 0xff) + along,
+                along == 0 ? static_cast<int>(first >> 16) : 0};
+    }
+
+    __device__ int64_t cost(const Place& at) const { return slots.cost[at.slot]; }
+
+    __device__ int slot_above(const Place& at) const {
+        if (at.along > 0) return at.slot - 1;
+        const int above = branches.parent[at.branch];
+        return branches.slot[above] + at.depth - 1 - branches.depth(above);
+    }
+    __device__ uint16_t parent(const Place& at) const { return at.depth == 0 ? kNone : slots.index[slot_above(at)]; }
+
+    __device__ uint16_t first_child(const Place& at) const {
+        const int next = at.slot + 1;
+        return next < slots.count && slots.branch[next] == at.branch ? slots.index[next] : kNone;
+    }
+
+    __device__ uint16_t next_sibling(const Place& at) const {
+        int next = kNone;
+        if (at.along > 0) {
+            next = slots.child[at.slot - 1];
+        } else if (at.branch > 0 && at.branch + 1 < branches.count) {
+            // Branches of one node are neighbours, in order of rank.
+            next = at.branch + 1;
+            if (branches.parent[next] != branches.parent[at.branch] || branches.depth(next) != at.depth ||
+                branches.rank(next) != at.rank + 1)
+                next = kNone;
+        }
+        if (next == kNone) return kNone;
+        const int slot = branches.slot[next];
+        return slot == kNone ? kNone : slots.index[slot];
+    }
+
+    // Calls visit(index) for the node and all above it.
+    template <class Visit>
+    __device__ void climb(int i, Visit visit) const {
+        Place at = place(i);
+        int branch = at.branch;
+        int slot = at.slot;
+        int along = at.along;
+        while (true) {
+#pragma unroll 4
+            for (; along >= 0; --along, --slot) visit(slots.index[slot]);
+            if (branch == 0) return;
+            const int above = branches.parent[branch];
+            along = branches.depth(branch) - 1 - branches.depth(above);
+            slot = branches.slot[above] + along;
+            branch = above;
+        }
+    }
+};
+
+// Nodes of the slow path.
+struct LevelNodes {
+    const LevelMemory& memory;
+    const Forest& forest;
+    const uint16_t* slot_of;
+
+    struct Place {
+        int slot;
+        int depth;
+        int rank;
+    };
+
+    __device__ Place place(int i) const {
+        const int slot = slot_of[i];
+        return {slot, forest.depth[slot], forest.rank[slot]};
+    }
+
+    __device__ int64_t cost(const Place& at) const { return forest.cost[at.slot]; }
+    __device__ uint16_t parent(const Place& at) const {
+        return at.depth == 0 ? kNone : memory.index[forest.parent[at.slot]];
+    }
+    __device__ uint16_t first_child(const Place& at) const {
+        const int child = forest.begin[at.slot];
+        return child < forest.begin[at.slot + 1] ? memory.index[child] : kNone;
+    }
+    __device__ uint16_t next_sibling(const Place& at) const {
+        // Selected siblings are a prefix of their parent's children.
+        const int next = at.slot + 1;
+        return at.depth > 0 && next < forest.count && forest.parent[next] == forest.parent[at.slot] ? memory.index[next]
+                                                                                                    : kNone;
+    }
+
+    template <class Visit>
+    __device__ void climb(int i, Visit visit) const {
+        for (int slot = slot_of[i];; slot = forest.parent[slot]) {
+            visit(memory.index[slot]);
+            if (slot == 0) return;
+        }
+    }
+};
+
+}  // namespace kdt::cuda::tree_build
+
+#endif  // KDTREE_CUDA_TREE_BUILD_NODES_CUH
