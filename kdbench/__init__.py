@@ -2,6 +2,7 @@
 """kdbench: benchmarks and regression tracking for a native DDTree speculative-decoding engine."""
 
 from kdbench.errors import BackendUnavailable, InvalidArgument, InvalidTree, KdbenchError, KdtrError, KernelError
+from kdbench.expected_length import worthwhile_num_nodes
 from kdbench.kernels import (
     draft_topk,
     kv_compact,
@@ -35,4 +36,5 @@ __all__ = [
     "verify_attn",
     "verify_mla",
     "verify_mla_plan",
+    "worthwhile_num_nodes",
 ]

@@ -111,6 +111,7 @@ class TreeBuildParams(Params):
         "topk_log_probs topk_token_ids root_token_ids seq_lens token_ids parents depths positions first_child"
         " next_sibling tree_mask scores num_nodes status dfs_order",
         "batch draft_horizon topk tree_budget",
+        appended_pointers="expected_lengths",
     )
 
 

@@ -44,6 +44,7 @@ def prepare_tree_build(
     stream: Any = None,
     out: DraftTree | None = None,
     dfs_order: bool = False,
+    expected_lengths: bool = False,
     library: native.Library | None = None,
 ) -> Call:
     """A prepared ``kdbench.tree_build``; values are not looked at, and ``library`` overrides the installed one."""
@@ -62,8 +63,10 @@ def prepare_tree_build(
             f"out is a tree of tree_budget {out.tree_budget} and draft_horizon {out.draft_horizon}, "
             f"and {budget} and {horizon} are expected"
         )
-    if out is not None and dfs_order and out.dfs_order is None:
-        raise InvalidArgument("dfs_order is wanted, and out has none: build out with dfs_order=True")
+    wanted = {"dfs_order": dfs_order, "expected_lengths": expected_lengths}
+    for name in [name for name in wanted if wanted[name]]:
+        if out is not None and getattr(out, name) is None:
+            raise InvalidArgument(f"{name} is wanted, and out has none: build out with {name}=True")
     given: _OptionalArrays = out.arrays() if out else {}
     nodes = budget + 1
     for name in ("token_ids", "parents", "depths", "positions", "first_child", "next_sibling"):
@@ -74,6 +77,8 @@ def prepare_tree_build(
     call.write("status", given.get("status"), (batch,), "int32")
     if dfs_order or "dfs_order" in given:
         call.write("dfs_order", given.get("dfs_order"), (batch, nodes), "int32")
+    if expected_lengths or "expected_lengths" in given:
+        call.write("expected_lengths", given.get("expected_lengths"), (batch, nodes), "float32")
     sizes = {"batch": batch, "draft_horizon": horizon, "topk": topk, "tree_budget": budget}
     return call.finish("kdt_tree_build", backend, library, stream, **sizes)
 

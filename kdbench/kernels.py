@@ -64,6 +64,7 @@ def tree_build(
     stream: Any = None,
     out: DraftTree | None = None,
     dfs_order: bool = False,
+    expected_lengths: bool = False,
 ) -> DraftTree:
     """The ``tree_budget`` most probable prefixes of each request, best first (arXiv 2604.12989, best-first heap).
 
@@ -78,8 +79,9 @@ def tree_build(
         tree_budget: draft nodes wanted, the root excluded; 0 to 1024.
         backend: "cpu", "cuda" or None for the one that the arrays belong to.
         stream: None, an integer handle, a CuPy or a Torch stream.
-        out: a tree of the same shapes to write into; with ``out``, its dfs_order is filled when it has one.
+        out: a tree of the same shapes to write into; its dfs_order and expected_lengths are filled when it has them.
         dfs_order: also return the nodes' pre-order.
+        expected_lengths: also return the acceptance_length the drafter expects of the tree cut after each node.
 
     Returns:
         The trees; status bits SHORT_TREE, TRUNCATED, or NAN and POSITIVE for a refused request, which is root-only.
@@ -97,6 +99,7 @@ def tree_build(
         stream=stream,
         out=out,
         dfs_order=dfs_order,
+        expected_lengths=expected_lengths,
     )
     if view("topk_log_probs", topk_log_probs).on_host:
         _check_candidates(to_numpy(topk_log_probs), to_numpy(topk_token_ids))

@@ -12,6 +12,7 @@ import numpy as np
 from kdbench.abi import FIXED_POINT_BITS, RequestStatus
 from kdbench.arrays import bf16_to_f32
 from kdbench.best_first import Ranks, select
+from kdbench.expected_length import expected_lengths as prefix_masses
 from kdbench.tree import Acceptance, DraftTopk, DraftTree, blank_tree
 from kdbench.tree_invariants import preorder
 
@@ -26,10 +27,13 @@ def tree_build(
     tree_budget: int,
     *,
     dfs_order: bool = False,
+    expected_lengths: bool = False,
 ) -> DraftTree:
     """``kdbench.tree_build`` in integers; takes and returns NumPy arrays."""
     batch, horizon, topk = topk_log_probs.shape
-    tree = blank_tree(root_token_ids, seq_lens, tree_budget, horizon, dfs_order=dfs_order)
+    tree = blank_tree(
+        root_token_ids, seq_lens, tree_budget, horizon, dfs_order=dfs_order, expected_lengths=expected_lengths
+    )
     for b in range(batch):
         refusal = (RequestStatus.NAN if np.isnan(topk_log_probs[b]).any() else RequestStatus(0)) | (
             RequestStatus.POSITIVE if (topk_log_probs[b] > 0).any() else RequestStatus(0)
@@ -39,6 +43,7 @@ def tree_build(
             continue
         node_of: dict[Ranks, int] = {(): 0}
         truncated = False
+        costs = [0]
         for node, (ranks, score) in enumerate(select(topk_log_probs[b], tree_budget), start=1):
             depth, rank, parent = len(ranks), ranks[-1], node_of[ranks[:-1]]
             node_of[ranks] = node
@@ -53,6 +58,7 @@ def tree_build(
             tree.tree_mask[b, node] = tree.tree_mask[b, parent]
             tree.tree_mask[b, node, node >> 6] |= np.uint64(1 << (node & 63))
             tree.scores[b, node] = np.float32(score * 2.0**-FIXED_POINT_BITS)
+            costs.append(-score)
             # A node of rank r at depth d needs r + d - 1 others first: the column beyond the last might have mattered.
             truncated |= rank == topk - 1 and topk - 1 < tree_budget - depth
         count = len(node_of)
@@ -62,6 +68,8 @@ def tree_build(
         )
         if tree.dfs_order is not None:
             tree.dfs_order[b, :count] = preorder(tree.first_child[b], tree.next_sibling[b])
+        if tree.expected_lengths is not None:
+            tree.expected_lengths[b] = prefix_masses(costs, tree_budget + 1)
     return tree
 
 

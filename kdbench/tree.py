@@ -33,6 +33,8 @@ class DraftTree:
         num_nodes: i32[B]; the root included.
         status: i32[B]; ``kdbench.native.RequestStatus`` bits.
         dfs_order: i32[B, N] or None; node indices in pre-order, then -1.
+        expected_lengths: f32[B, N] or None; sum of exp(score) over nodes 0 to i, the acceptance_length that the drafter
+            expects of the tree cut after node i; pads repeat the last.
         tree_budget: draft nodes asked for, the root excluded.
         draft_horizon: deepest level a node may have.
     """
@@ -50,6 +52,7 @@ class DraftTree:
     tree_budget: int
     draft_horizon: int
     dfs_order: Array | None = None
+    expected_lengths: Array | None = None
 
     def to_numpy(self) -> DraftTree:
         """The same tree in host memory."""
@@ -57,7 +60,7 @@ class DraftTree:
         return dataclasses.replace(self, **host)
 
     def arrays(self) -> dict[str, Array]:
-        """The array fields by name; dfs_order only when there is one."""
+        """The array fields by name; the optional ones only when the tree has them."""
         names = [field.name for field in dataclasses.fields(self) if field.name not in ("tree_budget", "draft_horizon")]
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
@@ -167,7 +170,13 @@ class DraftTopk:
 
 
 def blank_tree(
-    root_token_ids: Ints, seq_lens: Ints, tree_budget: int, draft_horizon: int, *, dfs_order: bool = False
+    root_token_ids: Ints,
+    seq_lens: Ints,
+    tree_budget: int,
+    draft_horizon: int,
+    *,
+    dfs_order: bool = False,
+    expected_lengths: bool = False,
 ) -> DraftTree:
     """Root-only trees in host memory, every other entry a pad."""
     batch, nodes = len(root_token_ids), tree_budget + 1
@@ -187,6 +196,7 @@ def blank_tree(
         num_nodes=np.ones(batch, np.int32),
         status=np.full(batch, RequestStatus.SHORT_TREE if tree_budget else 0, np.int32),
         dfs_order=filled(-1) if dfs_order else None,
+        expected_lengths=np.ones((batch, nodes), np.float32) if expected_lengths else None,
         tree_budget=tree_budget,
         draft_horizon=draft_horizon,
     )

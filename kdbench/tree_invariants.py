@@ -71,6 +71,8 @@ def problems(tree: DraftTree, request: int) -> Iterator[tuple[int | None, str]]:
         yield None, f"num_nodes is {count} of {nodes}, which SHORT_TREE contradicts"
     yield from _real_nodes(tree, request, count)
     yield from _pads(tree, request, count)
+    if tree.expected_lengths is not None:
+        yield from _lengths(np.asarray(tree.expected_lengths[request]), np.asarray(tree.scores[request]), count)
 
 
 def _real_nodes(tree: DraftTree, request: int, count: int) -> Iterator[tuple[int | None, str]]:
@@ -106,6 +108,17 @@ def _real_nodes(tree: DraftTree, request: int, count: int) -> Iterator[tuple[int
     if unsorted.size:
         node = int(unsorted[0])
         yield node, f"score {scores[node]} follows {scores[node - 1]}: scores must not rise with the index"
+
+
+def _lengths(lengths: Ints, scores: Ints, count: int) -> Iterator[tuple[int | None, str]]:
+    masses = np.exp(scores.astype(np.float64))
+    masses[count:] = 0
+    expected = np.cumsum(masses)
+    # A float32 of the sum, from scores that are float32 themselves.
+    wrong = np.flatnonzero(~(np.abs(lengths - expected) <= 1e-5 * expected))
+    if wrong.size:
+        node = int(wrong[0])
+        yield node, f"expected_lengths is {lengths[node]}, and {expected[node]} follows from the scores"
 
 
 def _pads(tree: DraftTree, request: int, count: int) -> Iterator[tuple[int | None, str]]:

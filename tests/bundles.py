@@ -46,7 +46,7 @@ def tree_build_cases(rng: np.random.Generator) -> Iterator[Arrays]:
 
 def _tree_build_case(inputs: tuple[np.ndarray, ...], budget: int) -> Arrays:
     names = ("topk_log_probs", "topk_token_ids", "root_token_ids", "seq_lens")
-    tree = reference.tree_build(*inputs, budget, dfs_order=True)
+    tree = reference.tree_build(*inputs, budget, dfs_order=True, expected_lengths=True)
     return dict(zip(names, inputs, strict=True)) | {"tree_budget": _i32(budget)} | _expected(tree.arrays())
 
 

@@ -66,6 +66,10 @@ ARGUMENT_ERRORS = {
         lambda a: a.update(out=dataclasses.replace(reference.tree_build(*G1.inputs()), parents=None)),
         "^out.parents is None, and an array to write into is expected$",
     ),
+    "no expected_lengths": (
+        lambda a: a.update(out=reference.tree_build(*G1.inputs()), expected_lengths=True),
+        "^expected_lengths is wanted, and out has none",
+    ),
     "no dfs_order": (
         lambda a: a.update(out=reference.tree_build(*G1.inputs()), dfs_order=True),
         "^dfs_order is wanted, and out has none",

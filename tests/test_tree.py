@@ -20,11 +20,11 @@ ZERO = np.zeros(1, np.int32)
 
 
 def g1_tree() -> DraftTree:
-    return reference.tree_build(*G1.inputs(), dfs_order=True)
+    return reference.tree_build(*G1.inputs(), dfs_order=True, expected_lengths=True)
 
 
 def short_tree() -> DraftTree:
-    return reference.tree_build(*G3.inputs(), dfs_order=True)
+    return reference.tree_build(*G3.inputs(), dfs_order=True, expected_lengths=True)
 
 
 class TestValidate:
@@ -56,6 +56,8 @@ class TestValidate:
             ("scores", (0, 5), -1.2, "node 5: score -1.2.* scores must not rise"),
             ("scores", (0, 5), np.nan, "node 5: score nan"),
             ("dfs_order", (0, 3), 5, "node 3: dfs_order is 5, and 4 follows"),
+            ("expected_lengths", (0, 3), 2.5, "node 3: expected_lengths is 2.5, and 2.2[23]"),
+            ("expected_lengths", (0, 7), np.nan, "node 7: expected_lengths is nan"),
         ],
     )
     def test_damage_is_found(self, field, index, value, sentence):
@@ -76,6 +78,7 @@ class TestValidate:
             ("tree_mask", 1),
             ("scores", 0),
             ("dfs_order", 3),
+            ("expected_lengths", 3),
         ],
     )
     def test_damaged_pads_are_found(self, field, value):

@@ -16,6 +16,7 @@ import kdbench
 from kdbench import reference
 from kdbench.tree import DraftTree
 
+OPTIONAL = {"dfs_order": True, "expected_lengths": True}
 # 300 cases of 8 requests: 2,400 trees a backend, the same ones in every run.
 TREES_A_CASE = 8
 property_test = settings(max_examples=300, deadline=None, derandomize=True, database=None)
@@ -29,7 +30,7 @@ def build(place, arguments, budget, **options) -> DraftTree:
 def test_golden_trees(place, vector):
     *arguments, budget = vector.inputs()
     tree_cases.assert_same_tree(
-        build(place, arguments, budget, dfs_order=True), reference.tree_build(*arguments, budget, dfs_order=True)
+        build(place, arguments, budget, **OPTIONAL), reference.tree_build(*arguments, budget, **OPTIONAL)
     )
 
 
@@ -47,8 +48,8 @@ def test_random_trees_equal_the_oracle_in_every_bit(place):
     def check(seed, horizon, topk, budget, style):
         rng = np.random.default_rng(seed)
         arguments = tree_cases.candidates(rng, TREES_A_CASE, horizon, topk, style)
-        expected = reference.tree_build(*arguments, budget, dfs_order=True)
-        tree = build(place, arguments, budget, dfs_order=True).to_numpy()
+        expected = reference.tree_build(*arguments, budget, **OPTIONAL)
+        tree = build(place, arguments, budget, **OPTIONAL).to_numpy()
         tree_cases.assert_same_tree(tree, expected)
         tree.validate()
         mass = np.exp(tree.scores[:, 1:].astype(float)).sum(axis=1)
@@ -68,9 +69,9 @@ def test_random_trees_equal_the_oracle_in_every_bit(place):
 @pytest.mark.parametrize("budget", [31, 32, 33, 63, 64, 65, 127, 128, 129, 1023, 1024])
 def test_budgets_around_mask_words(place, budget):
     arguments = tree_cases.candidates(np.random.default_rng(budget), 2, 15, 64, "bf16")
-    expected = reference.tree_build(*arguments, budget, dfs_order=True)
+    expected = reference.tree_build(*arguments, budget, **OPTIONAL)
     assert (expected.num_nodes == budget + 1).all()
-    tree_cases.assert_same_tree(build(place, arguments, budget, dfs_order=True), expected)
+    tree_cases.assert_same_tree(build(place, arguments, budget, **OPTIONAL), expected)
 
 
 @pytest.mark.parametrize(
@@ -79,8 +80,8 @@ def test_budgets_around_mask_words(place, budget):
 def test_extreme_shapes(place, horizon, topk, budget):
     for style in ("softmax", "equal"):
         arguments = tree_cases.candidates(np.random.default_rng(41), 2, horizon, topk, style)
-        expected = reference.tree_build(*arguments, budget, dfs_order=True)
-        tree_cases.assert_same_tree(build(place, arguments, budget, dfs_order=True), expected)
+        expected = reference.tree_build(*arguments, budget, **OPTIONAL)
+        tree_cases.assert_same_tree(build(place, arguments, budget, **OPTIONAL), expected)
 
 
 def test_a_smaller_tree_is_a_prefix_of_a_larger_one(place):
@@ -97,9 +98,9 @@ def test_a_smaller_tree_is_a_prefix_of_a_larger_one(place):
 def test_permuting_requests_permutes_trees(place):
     arguments = tree_cases.candidates(np.random.default_rng(43), 9, 6, 5, "cut off")
     order = np.random.default_rng(44).permutation(9)
-    trees = build(place, arguments, 40, dfs_order=True).to_numpy()
+    trees = build(place, arguments, 40, **OPTIONAL).to_numpy()
     assert len(set(trees.num_nodes.tolist())) > 2
-    permuted = build(place, [a[order] for a in arguments], 40, dfs_order=True)
+    permuted = build(place, [a[order] for a in arguments], 40, **OPTIONAL)
     tree_cases.assert_same_tree(
         permuted, dataclasses.replace(trees, **{n: a[order] for n, a in trees.arrays().items()})
     )
@@ -109,11 +110,21 @@ def test_permuting_requests_permutes_trees(place):
 def test_empty_batches_and_horizons(place, batch, horizon):
     arguments = tree_cases.candidates(np.random.default_rng(45), batch, horizon, 3, "equal")
     for budget in (0, 5):
-        tree = build(place, arguments, budget, dfs_order=True)
-        tree_cases.assert_same_tree(tree, reference.tree_build(*arguments, budget, dfs_order=True))
+        tree = build(place, arguments, budget, **OPTIONAL)
+        tree_cases.assert_same_tree(tree, reference.tree_build(*arguments, budget, **OPTIONAL))
         assert tree.to_numpy().num_nodes.tolist() == [1] * batch
 
 
-def test_without_dfs_order_there_is_none(place):
+def test_optional_outputs_come_only_when_asked_for(place):
     *arguments, budget = G1.inputs()
-    assert build(place, arguments, budget).dfs_order is None
+    tree = build(place, arguments, budget)
+    assert tree.dfs_order is None
+    assert tree.expected_lengths is None
+
+
+def test_expected_lengths_are_sums_of_probabilities(place):
+    arguments = tree_cases.candidates(np.random.default_rng(46), 6, 9, 12, "softmax")
+    tree = build(place, arguments, 300, expected_lengths=True).to_numpy()
+    tree.validate()
+    sums = np.cumsum(np.exp(tree.scores.astype(float)), axis=1)
+    np.testing.assert_allclose(tree.expected_lengths, sums, rtol=2e-6)

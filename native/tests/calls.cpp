@@ -38,7 +38,7 @@ bool TreeBuildOutput::operator==(const TreeBuildOutput& other) const {
     return token_ids == other.token_ids && parents == other.parents && depths == other.depths &&
            positions == other.positions && first_child == other.first_child && next_sibling == other.next_sibling &&
            tree_mask == other.tree_mask && same_bits(scores, other.scores) && num_nodes == other.num_nodes &&
-           dfs_order == other.dfs_order;
+           dfs_order == other.dfs_order && same_bits(expected_lengths, other.expected_lengths);
 }
 
 bool TreeAcceptOutput::operator==(const TreeAcceptOutput& other) const {
@@ -85,6 +85,7 @@ TreeBuildOutput run(const TreeBuildInput& in) {
     p.num_nodes = memory.output<int32_t>(batch);
     p.status = memory.output<int32_t>(batch);
     p.dfs_order = in.dfs_order ? memory.output<int32_t>(nodes) : nullptr;
+    p.expected_lengths = in.expected_lengths ? memory.output<float>(nodes) : nullptr;
     p.batch = in.batch;
     p.draft_horizon = in.draft_horizon;
     p.topk = in.topk;
@@ -100,7 +101,8 @@ TreeBuildOutput run(const TreeBuildInput& in) {
             memory.read(p.scores, nodes),
             memory.read(p.num_nodes, batch),
             memory.read(p.status, batch),
-            memory.read(p.dfs_order, in.dfs_order ? nodes : 0)};
+            memory.read(p.dfs_order, in.dfs_order ? nodes : 0),
+            memory.read(p.expected_lengths, in.expected_lengths ? nodes : 0)};
 }
 
 TreeAcceptOutput run(const TreeAcceptInput& in) {

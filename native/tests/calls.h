@@ -15,6 +15,7 @@ struct TreeBuildInput {
     std::vector<float> topk_log_probs;
     std::vector<int32_t> topk_token_ids, root_token_ids, seq_lens;
     bool dfs_order = true;
+    bool expected_lengths = true;
 };
 
 struct TreeBuildOutput {
@@ -22,6 +23,7 @@ struct TreeBuildOutput {
     std::vector<uint64_t> tree_mask;
     std::vector<float> scores;
     std::vector<int32_t> num_nodes, status, dfs_order;
+    std::vector<float> expected_lengths;
 
     // Bit for bit; the informational slow-path flag is the backend's own business.
     bool operator==(const TreeBuildOutput& other) const;

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <limits>
 
+#include "core/path_mass.h"
+
 uint64_t Random::next() {
     uint64_t z = (state_ += 0x9E3779B97F4A7C15u);
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
@@ -144,6 +146,13 @@ TreeBuildOutput brute_force(const TreeBuildInput& in) {
                 : i == 0
                     ? 0.0f
                     : static_cast<float>(0.0 - std::ldexp(static_cast<double>(all[static_cast<size_t>(i)].cost), -40)));
+        }
+        if (in.expected_lengths) {
+            int64_t mass = 0;
+            for (int32_t i = 0; i < nodes; ++i) {
+                if (i < count) mass += kdt::path_mass(all[static_cast<size_t>(i)].cost);
+                out.expected_lengths.push_back(kdt::expected_length(mass));
+            }
         }
         if (in.dfs_order) {
             // Pre-order is the lexicographic order of the rank tuples.

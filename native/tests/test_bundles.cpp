@@ -58,6 +58,7 @@ void tree_build(const Case& c) {
     in.root_token_ids = c.values<int32_t>("root_token_ids");
     in.seq_lens = c.values<int32_t>("seq_lens");
     in.dfs_order = c.has("expect/dfs_order");
+    in.expected_lengths = c.has("expect/expected_lengths");
     const TreeBuildOutput got = run(in);
     CHECK_EQ(got.parents, c.values<int32_t>("expect/parents"));
     CHECK_EQ(got.token_ids, c.values<int32_t>("expect/token_ids"));
@@ -72,6 +73,7 @@ void tree_build(const Case& c) {
     for (int32_t& word : status) word &= ~KDT_REQ_SLOW_PATH;
     CHECK_EQ(status, c.values<int32_t>("expect/status"));
     if (in.dfs_order) CHECK_EQ(got.dfs_order, c.values<int32_t>("expect/dfs_order"));
+    if (in.expected_lengths) CHECK_EQ(got.expected_lengths, c.values<float>("expect/expected_lengths"));
     CHECK(run(in) == got);
 }
 

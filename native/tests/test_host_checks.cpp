@@ -193,6 +193,7 @@ HOST_TEST(host_checks_tree_build) {
     POINTER_REFUSED(tree_build, num_nodes, int32_t);
     POINTER_REFUSED(tree_build, status, int32_t);
     OPTIONAL_REFUSED(tree_build, dfs_order, int32_t);
+    OPTIONAL_REFUSED(tree_build, expected_lengths, float);
 }
 
 HOST_TEST(host_checks_tree_accept) {

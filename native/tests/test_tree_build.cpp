@@ -6,6 +6,7 @@
 
 #include "calls.h"
 #include "check.h"
+#include "core/path_mass.h"
 #include "oracle.h"
 
 namespace {
@@ -51,6 +52,7 @@ TEST(tree_build_three_levels) {
     CHECK_EQ(tree.dfs_order, (Ints{0, 1, 2, 4, 6, 7, 3, 5}));
     check_near(tree.scores, {0.0f, -.510825634f, -1.108662605f, -1.203972816f, -1.465337515f, -1.801809788f,
                              -1.897119999f, -2.120263577f});
+    check_near(tree.expected_lengths, {1, 1.6f, 1.93f, 2.23f, 2.461f, 2.626f, 2.776f, 2.896f});
 }
 
 TEST(tree_build_ties_go_by_rank_tuple) {
@@ -144,12 +146,26 @@ TEST(tree_build_refuses_a_request_and_leaves_its_neighbours) {
         }
 }
 
-TEST(tree_build_without_dfs_order) {
+TEST(tree_build_without_optional_outputs) {
     TreeBuildInput in = three_levels();
     TreeBuildOutput wanted = run(in);
     wanted.dfs_order.clear();
     in.dfs_order = false;
     CHECK(run(in) == wanted);
+    wanted.expected_lengths.clear();
+    in.expected_lengths = false;
+    CHECK(run(in) == wanted);
+}
+
+TEST(tree_build_masses_are_those_of_exp) {
+    Random random(5);
+    CHECK_EQ(kdt::path_mass(0), int64_t{1} << 40);
+    CHECK_EQ(kdt::path_mass((int64_t{1} << 51) - 1), int64_t{0});
+    for (int64_t cost = 1; cost < int64_t{1} << 51; cost += 1 + cost / 50 + random.below(1000)) {
+        const double exact = std::exp(-std::ldexp(static_cast<double>(cost), -40));
+        const double mass = std::ldexp(static_cast<double>(kdt::path_mass(cost)), -40);
+        CHECK(std::abs(mass - exact) <= 0x1p-29 * exact + 0x1p-40);
+    }
 }
 
 TEST(tree_build_equals_brute_force) {

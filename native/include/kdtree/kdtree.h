@@ -117,6 +117,8 @@ typedef struct kdt_tree_build_params {
     void* stream;
     void* workspace;
     size_t workspace_size;
+    float* expected_lengths;  // [B, N] acceptance_length the drafter expects of the tree cut after node i: the sum
+                              // of exp(score) over nodes 0 .. i; pads repeat the last; may be NULL
 } kdt_tree_build_params;
 
 // ---- tree_accept: the longest path from the root that agrees with the target

@@ -142,6 +142,7 @@ void check_tree_build(const kdt_tree_build_params& p) {
     check_pointer(call, "num_nodes", p.num_nodes, 4, "int32 [batch]");
     check_pointer(call, "status", p.status, 4, "int32 [batch]");
     check_optional(call, "dfs_order", p.dfs_order, 4);
+    check_optional(call, "expected_lengths", p.expected_lengths, 4);
 }
 
 // ---- tree_accept

@@ -13,6 +13,7 @@
 #include <limits>
 
 #include "core/checks.h"
+#include "core/path_mass.h"
 #include "core/workspace.h"
 #include "cpu/parallel.h"
 #include "cpu/simd.h"
@@ -101,6 +102,15 @@ class Builder {
     }
 
     int32_t num_nodes() const { return num_nodes_; }
+
+    // The acceptance_length expected of the tree cut after each node; pads repeat the last.
+    void write_expected_lengths(float* out) const {
+        int64_t mass = 0;
+        for (int32_t i = 0; i < num_outputs_; ++i) {
+            if (i < num_nodes_) mass += path_mass(costs_[i]);
+            out[i] = expected_length(mass);
+        }
+    }
 
   private:
     void add_node(int32_t token, int32_t parent, int32_t depth, int32_t rank, int64_t cost) {
@@ -214,6 +224,7 @@ void build_request(const kdt_tree_build_params& p, const Scratch& scratch, int64
     p.num_nodes[b] = builder.num_nodes();
     write_mask(p.parents + nodes_at, builder.num_nodes(), num_outputs,
                p.tree_mask + nodes_at * mask_words(num_outputs));
+    if (p.expected_lengths != nullptr) builder.write_expected_lengths(p.expected_lengths + nodes_at);
     if (p.dfs_order != nullptr)
         write_dfs_order(p.parents + nodes_at, p.first_child + nodes_at, p.next_sibling + nodes_at, num_outputs,
                         p.dfs_order + nodes_at);

@@ -74,6 +74,18 @@ class Block {
         return inclusive - value + (warp_ == 0 ? 0u : before);
     }
 
+    // As above, the value of this thread included.
+    __device__ int64_t inclusive_scan_wide(int64_t value, int64_t& total) {
+        int64_t* const totals = next_buffer(shared_.wide);
+        const int64_t inclusive = warp_scan(value);
+        if (lane_ == kWarpSize - 1) totals[warp_] = inclusive;
+        __syncthreads();
+        const int64_t through = warp_scan(lane_ < kWarps ? totals[lane_] : int64_t{0});
+        total = __shfl_sync(kAllLanes, through, kWarps - 1);
+        const int64_t before = __shfl_sync(kAllLanes, through, warp_ == 0 ? 0 : warp_ - 1);
+        return inclusive + (warp_ == 0 ? 0 : before);
+    }
+
   private:
     template <class T>
     __device__ T* next_buffer(T (&buffers)[2][kWarps]) {

@@ -56,9 +56,12 @@ struct Plan {
 
 // What follows from the nodes in their order, but long mask rows, num_nodes and status. Returns the status bits.
 template <int kThreads, class Nodes>
-__device__ int write_tree(const kdt_tree_build_params& p, const Sizes& sizes, const SharedMemory& memory,
-                          const RequestInputs& inputs, const Nodes& nodes, int num_nodes, int64_t b) {
+__device__ int write_tree(Block<kThreads>& block, const kdt_tree_build_params& p, const Sizes& sizes,
+                          const SharedMemory& memory, const RequestInputs& inputs, const Nodes& nodes, int num_nodes,
+                          int64_t b) {
     const bool truncated = write_nodes<kThreads>(p, sizes, memory, inputs, nodes, num_nodes, b);
+    if (p.expected_lengths != nullptr)
+        write_expected_lengths(block, sizes, nodes, num_nodes, p.expected_lengths + b * sizes.nodes);
     if (p.dfs_order != nullptr) write_dfs_order<kThreads>(sizes, memory, num_nodes, p.dfs_order + b * sizes.nodes);
     return truncated ? KDT_REQ_TRUNCATED : 0;
 }
@@ -92,7 +95,7 @@ __device__ __forceinline__ void build_slowly(const kdt_tree_build_params& p, con
     const int num_nodes = order_levels(block, sizes, memory.levels, forest, memory.bucket, memory.slot_of);
     const RequestInputs inputs(p, sizes, b);
     const LevelNodes nodes = {memory.levels, forest, memory.slot_of};
-    const int status = write_tree<kThreads>(p, sizes, memory, inputs, nodes, num_nodes, b);
+    const int status = write_tree(block, p, sizes, memory, inputs, nodes, num_nodes, b);
     write_status(p, sizes, num_nodes, status | KDT_REQ_SLOW_PATH);
     if (sizes.words > 2) {
         __syncthreads();  // the rows overwrite the nodes
@@ -139,7 +142,7 @@ __global__ void __launch_bounds__(kThreads, 1) build_tree(const __grid_constant_
     const int num_nodes =
         order_slots(block, sizes, limit, memory.branches, memory.slots, memory.bucket, memory.slot_of);
     const RunNodes nodes = {memory.branches, memory.slots, memory.slot_of};
-    status |= write_tree<kThreads>(p, sizes, memory, inputs, nodes, num_nodes, b);
+    status |= write_tree(block, p, sizes, memory, inputs, nodes, num_nodes, b);
     write_status(p, sizes, num_nodes, status);
     if (sizes.words > 2)
         write_rows_by_climbing<kThreads>(sizes, memory.up, num_nodes, memory.mask,

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "core/path_mass.h"
 #include "cuda/block.cuh"
 #include "cuda/tree_build/layout.cuh"
 
@@ -96,6 +97,21 @@ __device__ bool write_nodes(const kdt_tree_build_params& p, const Sizes& sizes, 
             write_short_row(i, at);
     }
     return __syncthreads_or(truncated);
+}
+
+// expected_lengths: a prefix sum of the nodes' masses, integers as well.
+template <int kThreads, class Nodes>
+__device__ void write_expected_lengths(Block<kThreads>& block, const Sizes& sizes, const Nodes& nodes, int num_nodes,
+                                       float* out) {
+    int64_t before = 0;
+    for (int base = 0; base < sizes.nodes; base += kThreads) {
+        const int i = base + threadIdx.x;
+        int64_t total;
+        const int64_t through =
+            before + block.inclusive_scan_wide(i < num_nodes ? path_mass(nodes.cost(nodes.place(i))) : 0, total);
+        if (i < sizes.nodes) out[i] = expected_length(through);
+        before += total;
+    }
 }
 
 // dfs_order from the links: every node knows its successor, and doubling the stride of the jumps tells each how many
