@@ -22,6 +22,7 @@ QK_NOPE_HEAD_DIM = 128
 V_HEAD_DIM = 128
 DTYPE_F32 = 0
 DTYPE_BF16 = 1
+ATTN_PATHS = {"best": 0, "portable": 1, "hopper": 2}  # kdt_attn_path
 
 
 class Status(IntEnum):
@@ -132,7 +133,7 @@ class VerifyAttnParams(Params):
         "q_nope q_pe kv_cache block_table seq_lens tree_mask num_nodes out lse status",
         "batch max_nodes num_qo_heads kv_lora_rank qk_rope_head_dim num_pages page_size max_pages_per_seq",
         (("softmax_scale", _f),),
-        appended_sizes="tail_only",
+        appended_sizes="tail_only path",
     )
 
 

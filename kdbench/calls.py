@@ -11,6 +11,7 @@ import math
 from typing import Any
 
 from kdbench import native
+from kdbench.abi import ATTN_PATHS
 from kdbench.arrays import BF16, MASK_WORD, Array, itemsize, view
 from kdbench.call_builder import Call, CallBuilder, in_range, of_type, output_record
 from kdbench.errors import InvalidArgument
@@ -133,6 +134,7 @@ def prepare_verify_attn(
     out: tuple[Array, Array] | None = None,
     status: Array | None = None,
     tail_only: bool = False,
+    path: str = "best",
     library: native.Library | None = None,
 ) -> Call:
     """A prepared ``kdbench.verify_attn``; ``library`` overrides the installed one."""
@@ -157,7 +159,9 @@ def prepare_verify_attn(
         call.write("status", status, (batch,), "int32")
     sizes |= {"batch": batch, "max_nodes": nodes, "num_qo_heads": heads}
     sizes |= {"kv_lora_rank": native.KV_LORA_RANK, "qk_rope_head_dim": native.QK_ROPE_HEAD_DIM}
-    sizes |= {"tail_only": in_range("tail_only", tail_only, 0, 1)}
+    if path not in ATTN_PATHS:
+        raise InvalidArgument(f"path is {path!r}, wanted one of {', '.join(map(repr, ATTN_PATHS))}")
+    sizes |= {"tail_only": in_range("tail_only", tail_only, 0, 1), "path": ATTN_PATHS[path]}
     return call.finish("kdt_verify_attn", backend, library, stream, **sizes, softmax_scale=scale)
 
 

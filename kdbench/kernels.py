@@ -156,6 +156,7 @@ def verify_attn(
     out: tuple[Array, Array] | None = None,
     status: Array | None = None,
     tail_only: bool = False,
+    path: str = "best",
 ) -> tuple[Array, Array]:
     """Multi-head latent attention, weights absorbed, of every tree node over its prefix and its ancestors.
 
@@ -177,6 +178,7 @@ def verify_attn(
         status: i32[B] to receive BAD_COUNT, BAD_LENGTH or BAD_PAGE; a refused request is all pads.
         tail_only: leave the prefix out: node i attends the tree slots of its mask row alone. With the prefix's own
             result, of any kernel, ``merge_attn_states`` makes the whole of it. Pages of prefix slots are not looked at.
+        path: "best", or the implementation by name, which the library and the GPU must have: "portable" or "hopper".
 
     Returns:
         out, of q_nope's kind and dtype, [B, N, H, 512], before W_UV; lse f32[B, N, H], natural log.
@@ -195,6 +197,7 @@ def verify_attn(
         out=out,
         status=status,
         tail_only=tail_only,
+        path=path,
     )
     call.launch()
     return call.outputs["out"], call.outputs["lse"]

@@ -143,6 +143,26 @@ def test_the_same_inputs_give_the_same_bits(place):
             assert np.array_equal(to_numpy(have), want)
 
 
+def test_paths_agree(place):
+    rng = np.random.default_rng(69)
+    case = attention_case(rng, seq_lens=[200, 63], counts=[9, 20], nodes=20, heads=8, page_size=64, kind="tree")
+    best, lse = kdbench.verify_attn(*case.arguments(place))
+    portable, portable_lse = kdbench.verify_attn(*case.arguments(place), path="portable")
+    assert_close(portable, portable_lse, case.expected())
+    np.testing.assert_allclose(to_numpy(lse), to_numpy(portable_lse), atol=1e-3)
+    a, b = bf16_to_f32(to_numpy(best)), bf16_to_f32(to_numpy(portable))
+    assert np.linalg.norm(a - b) <= 4e-3 * np.linalg.norm(a)
+
+
+def test_a_path_that_is_not_there_is_refused(cpu_library):
+    rng = np.random.default_rng(70)
+    case = attention_case(rng, seq_lens=[3], counts=[2], nodes=2, heads=1, page_size=16, kind="tree")
+    with pytest.raises(kdbench.errors.InvalidArgument, match=r"^path is 'wgmma', wanted one of 'best', 'portable'"):
+        kdbench.verify_attn(*case.arguments(lambda a: a), path="wgmma")
+    with pytest.raises(kdbench.errors.KernelError, match=r"no Hopper path"):
+        kdbench.verify_attn(*case.arguments(lambda a: a), path="hopper")
+
+
 def test_large_scores_do_not_overflow(place):
     rng = np.random.default_rng(68)
     case = attention_case(rng, seq_lens=[50], counts=[3], nodes=3, heads=2, page_size=16, kind="tree")

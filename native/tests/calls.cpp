@@ -157,6 +157,7 @@ VerifyAttnOutput run(const VerifyAttnInput& in) {
     p.max_pages_per_seq = in.max_pages_per_seq;
     p.softmax_scale = in.softmax_scale;
     p.tail_only = in.tail_only ? 1 : 0;
+    p.path = in.path;
     call(memory, p, kdt_verify_attn_workspace_size, kdt_verify_attn);
     return {memory.read(out, rows * KDT_KV_LORA_RANK), memory.read(p.lse, rows),
             memory.read(p.status, in.with_status ? sized(in.batch) : 0)};

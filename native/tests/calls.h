@@ -50,6 +50,7 @@ struct VerifyAttnInput {
     std::vector<int32_t> num_nodes;  // empty: NULL
     bool with_status = true;         // false: NULL
     bool tail_only = false;
+    int32_t path = KDT_ATTN_BEST;
 };
 
 // Of verify_mla as well.

@@ -248,6 +248,8 @@ HOST_TEST(host_checks_verify_attn) {
     POINTER_REFUSED(verify_attn, lse, float);
     SIZE_REFUSED(verify_attn, tail_only, -1, "tail_only is -1, wanted 0 .. 1");
     SIZE_REFUSED(verify_attn, tail_only, 2, "tail_only is 2, wanted 0 .. 1");
+    SIZE_REFUSED(verify_attn, path, -1, "path is -1, wanted 0 .. 2");
+    SIZE_REFUSED(verify_attn, path, 3, "path is 3, wanted 0 .. 2");
     OPTIONAL_REFUSED(verify_attn, num_nodes, int32_t);
     OPTIONAL_REFUSED(verify_attn, status, int32_t);
 }

@@ -309,6 +309,69 @@ TEST(verify_attn_far_apart_scores) {
     check_against_double(in, run(in));
 }
 
+TEST(verify_attn_slot_tile_edges) {
+    // Prefix and tree end before, at and behind multiples of 64 slots, on pages that are multiples of 64 and not.
+    for (const int32_t page_size : {64, 128, 16, 1}) {
+        check_shape(90, {9, 8, page_size, {0, 1, 55, 56, 63, 64}, {9, 9, 9, 8, 1, 9}});
+        check_shape(91, {65, 3, page_size, {65, 127, 128, 129}, {65, 64, 1, 63}});
+    }
+    check_shape(92, {130, 1, 192, {70}, {129}}, 0.01);
+    check_shape(93, {2, 128, 64, {700, 64}, {2, 1}});
+}
+
+namespace {
+
+// Whether the library takes the call on this GPU, from the workspace query.
+kdt_status ask_for_path(const VerifyAttnInput& in, int32_t path) {
+    kdt_verify_attn_params p = {};
+    p.struct_size = sizeof(p);
+    p.batch = in.batch;
+    p.max_nodes = in.max_nodes;
+    p.num_qo_heads = in.num_qo_heads;
+    p.kv_lora_rank = KDT_KV_LORA_RANK;
+    p.qk_rope_head_dim = KDT_QK_ROPE_HEAD_DIM;
+    p.num_pages = in.num_pages;
+    p.page_size = in.page_size;
+    p.max_pages_per_seq = in.max_pages_per_seq;
+    p.softmax_scale = in.softmax_scale;
+    p.path = path;
+    size_t bytes = 0;
+    return kdt_verify_attn_workspace_size(&p, &bytes);
+}
+
+void check_close(const VerifyAttnOutput& a, const VerifyAttnOutput& b) {
+    double error = 0.0, norm = 0.0;
+    for (size_t i = 0; i < a.out.size(); ++i) {
+        const double difference = from_bf16(a.out[i]) - from_bf16(b.out[i]);
+        error += difference * difference;
+        norm += from_bf16(a.out[i]) * from_bf16(a.out[i]);
+    }
+    CHECK(std::sqrt(error) <= 4e-3 * std::sqrt(norm));
+    for (size_t row = 0; row < a.lse.size(); ++row)
+        CHECK(a.lse[row] == b.lse[row] || std::abs(a.lse[row] - b.lse[row]) <= 1e-3);
+    CHECK_EQ(a.status, b.status);
+}
+
+}  // namespace
+
+TEST(verify_attn_paths_agree) {
+    for (const int32_t page_size : {64, 16}) {
+        for (const bool tail_only : {false, true}) {
+            VerifyAttnInput in = random_input(95, {40, 7, page_size, {900, 0, 130}, {40, 33, 1}}, 0.05);
+            in.tail_only = tail_only;
+            in.path = KDT_ATTN_PORTABLE;
+            CHECK_EQ(ask_for_path(in, KDT_ATTN_PORTABLE), KDT_OK);
+            const VerifyAttnOutput portable = run(in);
+            if (ask_for_path(in, KDT_ATTN_HOPPER) != KDT_OK) {
+                CHECK_EQ(ask_for_path(in, KDT_ATTN_HOPPER), KDT_UNSUPPORTED);
+                throw check::Skipped("no Hopper path here");
+            }
+            in.path = KDT_ATTN_HOPPER;
+            check_close(portable, run(in));
+        }
+    }
+}
+
 TEST(verify_attn_empty_batch) {
     VerifyAttnInput in = {};
     in.max_nodes = in.num_qo_heads = in.num_pages = in.page_size = in.max_pages_per_seq = 1;

@@ -156,6 +156,14 @@ typedef struct kdt_tree_accept_params {
 // With tail_only the prefix is left out: a row attends the tree slots of its bits and nothing else, where they always
 // stand (from logical slot P on), to be merged with the prefix's result by kdt_merge_attn_states. Only the pages of
 // slots [P, P + num_nodes) must exist then, and no other entry of the block table is looked at; P is still checked.
+// `path` names an implementation, for tests and comparisons: they differ in speed and in the last bits. One that the
+// library or the GPU lacks, or that cannot serve the sizes, is KDT_UNSUPPORTED.
+typedef enum kdt_attn_path {
+    KDT_ATTN_BEST = 0,      // whichever should be fastest
+    KDT_ATTN_PORTABLE = 1,  // what runs everywhere; the CPU library's only one
+    KDT_ATTN_HOPPER = 2     // wgmma and TMA: compute capability 9.0
+} kdt_attn_path;
+
 typedef struct kdt_verify_attn_params {
     uint32_t struct_size;
     const void* q_nope;          // bf16 [B, N, H, 512], absorbed
@@ -181,6 +189,7 @@ typedef struct kdt_verify_attn_params {
     void* workspace;
     size_t workspace_size;
     int32_t tail_only;  // 0 or 1: 1 leaves the prefix out
+    int32_t path;       // kdt_attn_path
 } kdt_verify_attn_params;
 
 // ---- merge_attn_states: attention over two disjoint sets of slots, from the attention over each

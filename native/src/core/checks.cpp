@@ -189,6 +189,7 @@ void check_verify_attn_sizes(const kdt_verify_attn_params& p) {
         fail_argument("%s: softmax_scale is %g, wanted a finite number above zero", call,
                       static_cast<double>(p.softmax_scale));
     check_range(call, "tail_only", p.tail_only, 0, 1);
+    check_range(call, "path", p.path, KDT_ATTN_BEST, KDT_ATTN_HOPPER);
     const int64_t token_values = KDT_KV_LORA_RANK + KDT_QK_ROPE_HEAD_DIM;
     checked_bytes(call, "kv_cache", {p.num_pages, p.page_size, token_values}, 2);
     checked_bytes(call, "block_table", {p.batch, p.max_pages_per_seq}, sizeof(int32_t));

@@ -182,6 +182,10 @@ double estimated_work_ns(const kdt_verify_attn_params& p) {
     return 0.05 * (kHeadDim + kRank) * slots * p.max_nodes * p.num_qo_heads;
 }
 
+void check_path(const kdt_verify_attn_params& p) {
+    if (p.path == KDT_ATTN_HOPPER) fail(KDT_UNSUPPORTED, "verify_attn: the CPU library has no Hopper path");
+}
+
 }  // namespace
 }  // namespace kdt
 
@@ -190,6 +194,7 @@ extern "C" kdt_status kdt_verify_attn_workspace_size(const kdt_verify_attn_param
         const kdt_verify_attn_params p = kdt::read_params(params);
         kdt::check_bytes_out("verify_attn", bytes);
         kdt::check_verify_attn_sizes(p);
+        kdt::check_path(p);
         *bytes = kdt::needed_workspace(p);
     });
 }
@@ -198,6 +203,7 @@ extern "C" kdt_status kdt_verify_attn(const kdt_verify_attn_params* params) {
     return kdt::guarded([&] {
         const kdt_verify_attn_params p = kdt::read_params(params);
         kdt::check_verify_attn(p);
+        kdt::check_path(p);
         kdt::check_workspace("verify_attn", p.workspace, p.workspace_size, kdt::needed_workspace(p));
         if (p.batch == 0) return;
         kdt::Workspace workspace(p.workspace);

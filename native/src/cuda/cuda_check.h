@@ -53,6 +53,7 @@ struct Device {
     int multiprocessors;
     int shared_per_block;  // bytes a block may have after opting in
     int shared_per_multiprocessor;
+    int compute_capability;  // 90 for 9.0
 };
 
 inline Device current_device() {
@@ -63,6 +64,10 @@ inline Device current_device() {
     KDT_CUDA_CHECK(cudaDeviceGetAttribute(&device.shared_per_block, cudaDevAttrMaxSharedMemoryPerBlockOptin, index));
     KDT_CUDA_CHECK(
         cudaDeviceGetAttribute(&device.shared_per_multiprocessor, cudaDevAttrMaxSharedMemoryPerMultiprocessor, index));
+    int major = 0, minor = 0;
+    KDT_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index));
+    KDT_CUDA_CHECK(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index));
+    device.compute_capability = major * 10 + minor;
     return device;
 }
 

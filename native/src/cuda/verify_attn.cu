@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// verify_attn: MLA-absorb attention of a draft tree on mma.sync tensor cores, for sm_80 and later.
+// verify_attn: MLA-absorb attention of a draft tree on mma.sync tensor cores, for sm_80 and later; on Hopper another
+// kernel serves most calls (verify_attn/hopper/).
 //
 // One latent serves all heads as key (576 values) and as value (its first 512), so rows of all heads share each tile of
 // latents. The tree costs nothing over the prefix: prefix tiles carry no mask, and tree tiles that no row of a block
@@ -14,6 +15,7 @@
 #include "cuda/cuda_check.h"
 #include "cuda/verify_attn/attend.cuh"
 #include "cuda/verify_attn/combine.cuh"
+#include "cuda/verify_attn/hopper/launch.h"
 #include "cuda/verify_attn/layout.cuh"
 #include "kdtree/kdtree.h"
 
@@ -169,6 +171,18 @@ void with_tile(const kdt_verify_attn_params& p, const Device& device, Use use) {
     }
 }
 
+// Whether the call goes to the Hopper kernel; throws if it must and cannot.
+bool takes_hopper(const kdt_verify_attn_params& p, const Device& device) {
+    if (p.path == KDT_ATTN_PORTABLE) return false;
+    // Few rows on small pages are bound by the gathering of latents, which two small blocks a multiprocessor do faster.
+    const bool few_rows = int64_t{p.max_nodes} * p.num_qo_heads <= SmallTile::kRows;
+    if (p.path == KDT_ATTN_BEST && few_rows && p.page_size % WideTile::kSlots != 0) return false;
+    const char* const why_not = hopper::why_not(p, device);
+    if (why_not != nullptr && p.path == KDT_ATTN_HOPPER)
+        fail(KDT_UNSUPPORTED, "verify_attn: the Hopper path cannot serve this call: %s", why_not);
+    return why_not == nullptr;
+}
+
 }  // namespace
 }  // namespace kdt::cuda::verify_attn
 
@@ -179,6 +193,10 @@ extern "C" kdt_status kdt_verify_attn_workspace_size(const kdt_verify_attn_param
         kdt::check_bytes_out("verify_attn", bytes);
         kdt::check_verify_attn_sizes(p);
         const kdt::cuda::Device device = kdt::cuda::current_device();
+        if (attn::takes_hopper(p, device)) {
+            *bytes = attn::hopper::needed_workspace(p, device);
+            return;
+        }
         attn::with_tile(p, device, [&](auto tile) {
             *bytes = attn::needed_workspace<decltype(tile)>(attn::make_args<decltype(tile)>(p, device));
         });
@@ -198,6 +216,7 @@ extern "C" kdt_status kdt_verify_attn(const kdt_verify_attn_params* params) {
             kdt::check_alignment("verify_attn", "out", p.out, 16);
         }
         const kdt::cuda::Device device = kdt::cuda::current_device();
+        if (attn::takes_hopper(p, device)) return attn::hopper::launch(p, device);
         attn::with_tile(p, device, [&](auto tile) { attn::launch<decltype(tile)>(p, device); });
     });
 }

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// verify_attn's Hopper kernel: one row tile over one split of a request's slots a block.
+#ifndef KDTREE_CUDA_VERIFY_ATTN_HOPPER_ATTEND_CUH
+#define KDTREE_CUDA_VERIFY_ATTN_HOPPER_ATTEND_CUH
+
+#include <cstdint>
+
+#include "cuda/ptx/cluster.cuh"
+#include "cuda/ptx/mbarrier.cuh"
+#include "cuda/ptx/warpgroup.cuh"
+#include "cuda/verify_attn/hopper/consume.cuh"
+#include "cuda/verify_attn/hopper/finish.cuh"
+#include "cuda/verify_attn/hopper/layout.cuh"
+#include "cuda/verify_attn/hopper/produce.cuh"
+#include "cuda/verify_attn/hopper/tiles.cuh"
+
+namespace kdt::cuda::verify_attn::hopper {
+
+// One thread sets up the barriers and sends for the queries, another finds out what there is to do.
+template <bool kGathered>
+__device__ __forceinline__ void initialise(const Args& args, const Maps& maps, Shared& shared) {
+    const int thread = threadIdx.x;
+    if (thread == 0) {
+        ptx::mbarrier_init(ptx::shared_address(&shared.queries_full), 1);
+#pragma unroll 1
+        for (int i = 0; i < kStages * kBoxes; ++i)
+            ptx::mbarrier_init(ptx::shared_address(&shared.full[0][i]), kGathered ? kWarpgroup : 1);
+#pragma unroll 1
+        for (int i = 0; i < kStages * 2; ++i)
+            ptx::mbarrier_init(ptx::shared_address(&shared.empty[0][i]), kWarpsPerGroup);
+        ptx::mbarrier_init_fence();
+        load_queries(args, maps, find_work(args, ptx::cluster_rank()), shared);
+    } else if (thread == 32) {
+        const Work work = find_work(args, ptx::cluster_rank());
+        const Request request = examine(args, work.b);
+        shared.work = work;
+        shared.request = request;
+        shared.range = find_range(args, request, work);
+        shared.refused = 0;
+        shared.live_nodes = 0;
+    }
+    if (thread >= 64 && thread < 64 + kMaxWords) shared.seen[thread - 64] = 0;
+}
+
+template <bool kGathered>
+__device__ __forceinline__ void compute(const Args& args, Shared& shared) {
+    const int thread = static_cast<int>(threadIdx.x) - kWarpgroup;
+    const int side = thread / kWarpgroup;
+    const int warp = thread % kWarpgroup / 32;
+    const int lane = thread % 32;
+    float out[128];
+    RowState state;
+    if (side == 0)
+        Consumer<kGathered, 0>(args, shared).run(out, state);
+    else
+        Consumer<kGathered, 1>(args, shared).run(out, state);
+    const Work work = shared.work;
+    float scale[2];
+    finish_rows(args, work, state, side, warp, lane, shared, scale);
+    const bool split = args.cluster_splits > 1;
+    if (!split) {
+        stage_rows(out, scale, side, warp, lane, shared, pack_bf16);
+        write_rows(args, work, scale, side, warp, lane, shared);
+    } else {
+        stage_split(out, scale, side, warp, lane, shared);
+        ptx::cluster_arrive();
+        ptx::cluster_wait();
+        add_splits(args, work, thread, shared);
+        // A block's shared memory is there until the whole cluster is done with it.
+        ptx::cluster_wait();
+    }
+}
+
+template <bool kGathered>
+__device__ __forceinline__ void attend_tile(const Args& args, const Maps& maps) {
+    extern __shared__ __align__(1024) unsigned char dynamic_shared[];
+    Shared& shared = *reinterpret_cast<Shared*>(dynamic_shared);
+    initialise<kGathered>(args, maps, shared);
+    __syncthreads();
+    if (shared.request.status != 0) {  // the same for all blocks of the cluster
+        write_nothing(args, shared.work, shared.request.status);
+        // Nothing may land in shared memory that is no longer the block's.
+        if (threadIdx.x == 0) ptx::mbarrier_wait(ptx::shared_address(&shared.queries_full), 0);
+        return;
+    }
+    survey_masks(args, shared);
+    __syncthreads();
+    if (threadIdx.x < kWarpSize) plan_visits(args, shared);
+    __syncthreads();
+    if (threadIdx.x < kWarpgroup) {
+        ptx::give_registers<kGathered ? 56 : 40>();
+        const int thread = threadIdx.x;
+        if (kGathered) gather_latents(args, shared, thread);
+        if (thread < 32) {
+            if (!kGathered && thread == 0) load_latents(args, maps, shared);
+        } else {
+            if (!pages_exist(args, shared, thread - 32, kWarpgroup - 32)) shared.refused = KDT_REQ_BAD_PAGE;
+            ptx::named_barrier_arrive<kThreads - 32>(kMainLoopDone);
+        }
+    } else {
+        ptx::take_registers<kGathered ? 224 : 232>();
+        compute<kGathered>(args, shared);
+    }
+}
+
+// Empty on other architectures: wgmma and setmaxnreg exist on sm_90a alone.
+template <bool kGathered>
+__global__ void __launch_bounds__(kThreads, 1) attend(const Args args, const __grid_constant__ Maps maps) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    attend_tile<kGathered>(args, maps);
+#endif
+}
+
+}  // namespace kdt::cuda::verify_attn::hopper
+
+#endif  // KDTREE_CUDA_VERIFY_ATTN_HOPPER_ATTEND_CUH
