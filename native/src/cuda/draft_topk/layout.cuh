@@ -1,80 +1,130 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How draft_topk cuts rows into chunks, what passes from its first kernel to its second, and the order of logits.
+// How draft_topk shares rows among blocks, what its blocks keep in shared memory, and the order of logits.
 #ifndef KDTREE_CUDA_DRAFT_TOPK_LAYOUT_CUH
 #define KDTREE_CUDA_DRAFT_TOPK_LAYOUT_CUH
 
 #include <algorithm>
 #include <cstdint>
 
-#include "kdtree/kdtree.h"
+#include "cuda/block.cuh"
+#include "cuda/carve.cuh"
 
 namespace kdt::cuda::draft_topk {
 
 constexpr int kThreads = 512;
-constexpr int kGroup = 8;   // neighbouring logits a thread takes at once
-constexpr int kGroups = 4;  // groups a thread holds in registers
-constexpr int kMaxChunk = kThreads * kGroup * kGroups;
-constexpr int kMinChunk = 4096;
-constexpr int kMaxChunks = 1024;  // of a row; the second kernel keeps a count for each
-constexpr int kSortCapacity = 4096;
+constexpr int kWarps = kThreads / kWarpSize;
+constexpr int kGroupBytes = 16;           // a group: the logits of one 16-byte load
+constexpr int kDepth = 3;                 // groups a thread holds
+constexpr int kTile = kThreads * kDepth;  // groups a block holds
+constexpr int kTilePlaceBits = 11;        // of a group's place in its tile
+constexpr int kMaxKeep = 1280;            // groups the queue may hold when a tile begins
+constexpr int kRefresh = 3;               // tiles after which the threshold is found anew, and twice as many
+constexpr int kMaxBlocks = 16;            // of a row
+constexpr int kSamples = 128;             // ranked all against all
+constexpr int kFewTopk = kSamples / 2;    // up to here a threshold is found among samples
+constexpr int kMaxRanked = 256;           // finalists ranked all against all; more are sorted
+constexpr int kMaxFinalists = 1024;       // sorted at the end; KDT_MAX_TOPK is no more
 
-// One chunk's share of its row.
-struct Partial {
-    uint32_t max_key;  // of the largest logit
-    float sum;         // of exp(logit - largest)
+static_assert(kTile <= 1 << kTilePlaceBits && kMaxBlocks << kTilePlaceBits <= 1 << 16, "places fit the order of bf16");
+
+using TopkBlock = Block<kThreads>;
+
+// What a warp leaves of its logits besides the best of them.
+struct alignas(16) WarpPart {
+    float top;  // the largest
+    float sum;  // of exp(logit - top)
     int32_t status;
-    int32_t count;  // candidates kept
+    int32_t padding;
+};
+
+// What the blocks of a row leave for the one that merges: in its shared memory, or in the workspace.
+struct Mail {
+    WarpPart* parts;  // [blocks, kWarps]
+    int32_t* counts;  // [blocks] candidates in each list
+    uint64_t* lists;  // [blocks, slots]
 };
 
 struct Plan {
     int rows;
     int vocab_size;
     int topk;
-    int chunk;   // logits, a multiple of kGroup
-    int chunks;  // of a row
-    int slots;   // candidates a chunk may keep
-    bool vector_loads;
-    Partial* partials;     // [rows, chunks]
-    uint64_t* candidates;  // [rows, chunks, slots]
+    int blocks_log2;    // of a row
+    int segment;        // groups of a row that one block reads
+    int keep;           // groups the queue may hold when a tile begins
+    int slots;          // candidates a block may hand over
+    int group_bits;     // of the number of a group in its row
+    int token_bits;     // of a token id
+    Mail mail;          // of all rows, where blocks merge through the workspace
+    uint64_t* tickets;  // [rows]
 
-    Plan(const kdt_draft_topk_params& p, int multiprocessors)
-        : rows(p.rows), vocab_size(p.vocab_size), topk(p.topk), partials(nullptr), candidates(nullptr) {
-        // Two blocks a multiprocessor when there are few rows, but twice as many groups in a chunk as candidates are
-        // wanted of it: the maxima of groups tell which logits can be among the best.
-        const int64_t smallest = std::max(kMinChunk, 2 * kGroup * topk);
-        const int64_t fewest = ceil_divide(vocab_size, kMaxChunk);
-        const int64_t most = std::max(fewest, ceil_divide(vocab_size, smallest));
-        const int64_t wanted = ceil_divide(2 * int64_t{multiprocessors}, std::max(rows, 1));
-        const int64_t count = std::min(most, std::max(fewest, wanted));
-        chunk = static_cast<int>(ceil_divide(ceil_divide(vocab_size, count), kGroup) * kGroup);
-        chunks = static_cast<int>(ceil_divide(vocab_size, chunk));
-        slots = std::min(chunk, std::max(2 * topk, topk + 64));
-        vector_loads = vocab_size % kGroup == 0 && reinterpret_cast<uintptr_t>(p.logits) % 16 == 0;
+    __host__ __device__ int blocks() const { return 1 << blocks_log2; }
+    __host__ __device__ int queue_capacity() const { return keep + kTile + 2; }  // two that are not whole
+};
+
+// The dynamic shared memory of a block.
+struct Arena {
+    uint4* queue_words;    // [queue_capacity] groups that may hold some of the best
+    int32_t* queue_group;  // [queue_capacity] their numbers
+    uint64_t* lists;       // [blocks, slots], of the merging block
+    uint64_t* finalists;   // [kMaxFinalists], over the queue when that is done with
+    size_t bytes;
+
+    __host__ __device__ Arena(void* base, const Plan& plan) {
+        Carve carve(base);
+        finalists = reinterpret_cast<uint64_t*>(base);
+        queue_words = carve.take<uint4>(plan.queue_capacity());
+        queue_group = carve.take<int32_t>(plan.queue_capacity());
+        lists = carve.take<uint64_t>(static_cast<size_t>(plan.blocks()) * plan.slots);
+        bytes = carve.bytes();
     }
+};
+static_assert(kTile * sizeof(uint4) >= kMaxFinalists * sizeof(uint64_t), "the finalists fit over the queue");
 
-    static int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+// The static shared memory of a block.
+struct Shared {
+    TopkBlock::Shared block;
+    alignas(16) uint32_t samples[2][kSamples];     // of the first tiles; one is the better of two if blocks are many
+    alignas(16) uint32_t merge_samples[kSamples];  // of the candidates that are merged
+    uint32_t threshold;                            // among each
+    uint32_t merge_threshold;
+    WarpPart scanned[kWarps];             // of this block
+    WarpPart parts[kMaxBlocks * kWarps];  // of all
+    int32_t counts[kMaxBlocks];
+    int32_t queued;     // groups
+    int32_t listed;     // candidates to hand over
+    int32_t finalists;  // candidates left at the end
+    int32_t refused;
+    float logsumexp;
+    bool merges;
+    uint64_t samples_here;  // signals in a cluster
+    uint64_t lists_here;
 };
 
 // A key orders as its logit does, as an unsigned number; -0 and 0 share one. NaN has none of its own (its row is
 // refused), and no logit has key 0, which stands for "nothing".
 //
-// A bf16 key has its 16 low bits zero, so that both dtypes share code and bf16 needs half the bits looked at.
+// A bf16 key has its 16 low bits zero, so that both dtypes share code and bf16 needs half the bits looked at. In an
+// order they hold the place, below 2^16, where an f32 key leaves no room for one.
 template <class T>
 struct Keys;
 
 template <>
 struct Keys<float> {
     static constexpr int kBits = 32;
-    __device__ static float value(uint32_t raw) { return __uint_as_float(raw); }
+    __device__ static float value(float raw) { return raw; }
     __device__ static uint32_t negative(uint32_t bits) { return ~bits; }
+    __device__ static uint32_t order(uint32_t key, uint32_t) { return key; }
+    __device__ static uint32_t key_of_order(uint32_t order) { return order; }
 };
 
 template <>
 struct Keys<uint16_t> {
     static constexpr int kBits = 16;
-    __device__ static float value(uint32_t raw) { return __uint_as_float(raw << 16); }
+    __device__ static float value(uint16_t raw) { return __uint_as_float(static_cast<uint32_t>(raw) << 16); }
     __device__ static uint32_t negative(uint32_t bits) { return ~bits & 0xffff0000u; }
+    __device__ static uint32_t order(uint32_t key, uint32_t place) { return key | (place ^ 0xffffu); }
+    __device__ static uint32_t key_of_order(uint32_t order) { return order & 0xffff0000u; }
 };
 
 template <class T>
@@ -88,16 +138,17 @@ __device__ __forceinline__ float logit_of(uint32_t key) {
     return __uint_as_float(key & 0x80000000u ? key ^ 0x80000000u : Keys<T>::negative(key));
 }
 
-// A candidate: descending order is by logit, then by ascending token id. All differ.
-__device__ __forceinline__ uint64_t candidate_of(uint32_t key, int token) {
-    return static_cast<uint64_t>(key) << 32 | static_cast<uint32_t>(~token);
+// A candidate: a logit and its place (of a token in the vocabulary, or of a group in its row). Descending order is by
+// logit, then by ascending place. All differ, and none is 0, which stands for "nothing".
+__device__ __forceinline__ uint64_t candidate_of(uint32_t key, int place) {
+    return static_cast<uint64_t>(key) << 32 | static_cast<uint32_t>(~place);
 }
 
 __device__ __forceinline__ uint32_t candidate_key(uint64_t candidate) {
     return static_cast<uint32_t>(candidate >> 32);
 }
 
-__device__ __forceinline__ int candidate_token(uint64_t candidate) {
+__device__ __forceinline__ int candidate_place(uint64_t candidate) {
     return ~static_cast<int>(static_cast<uint32_t>(candidate));
 }
 
