@@ -46,17 +46,22 @@ void check_rows(const DraftTopkInput& in) {
     }
 }
 
-DraftTopkInput random_rows(uint64_t seed, int32_t rows, int32_t vocab_size, int32_t topk, bool f32) {
-    Random random(seed);
+// The logits as f32 or rounded to bf16.
+DraftTopkInput rows_of(int32_t rows, int32_t vocab_size, int32_t topk, const std::vector<float>& logits, bool f32) {
     DraftTopkInput in = {rows, vocab_size, topk, {}, {}};
-    for (int64_t i = 0; i < int64_t{rows} * vocab_size; ++i) {
-        const float logit = 4.0f * random.normal();
-        if (f32)
-            in.logits_f32.push_back(logit);
-        else
-            in.logits_bf16.push_back(bf16(logit));
+    if (f32) {
+        in.logits_f32 = logits;
+    } else {
+        for (const float logit : logits) in.logits_bf16.push_back(bf16(logit));
     }
     return in;
+}
+
+DraftTopkInput random_rows(uint64_t seed, int32_t rows, int32_t vocab_size, int32_t topk, bool f32) {
+    Random random(seed);
+    std::vector<float> logits(static_cast<size_t>(rows) * static_cast<size_t>(vocab_size));
+    for (float& logit : logits) logit = 4.0f * random.normal();
+    return rows_of(rows, vocab_size, topk, logits, f32);
 }
 
 }  // namespace
@@ -69,6 +74,65 @@ TEST(draft_topk_random_rows) {
         check_rows(random_rows(4, 3, 2048, 1024, f32));
         check_rows(random_rows(5, 5, 30011, 64, f32));  // odd: rows are not aligned
         check_rows(random_rows(6, 1, 163840, 16, f32));
+    }
+}
+
+// Few rows are shared by many blocks of a GPU, many are not; topk decides how a threshold is found.
+TEST(draft_topk_rows_and_topk) {
+    uint64_t seed = 100;
+    for (const bool f32 : {true, false})
+        for (const int32_t rows : {1, 7, 15, 16, 17, 33, 120})
+            for (const int32_t topk : {1, 64, 65, 1024}) check_rows(random_rows(++seed, rows, 8200, topk, f32));
+    check_rows(random_rows(++seed, 300, 4100, 64, false));
+}
+
+// Around the ends of 16-byte groups, of what a block holds at once, and of blocks' segments; rows that begin anywhere.
+TEST(draft_topk_odd_sizes) {
+    uint64_t seed = 200;
+    for (const bool f32 : {true, false})
+        for (const int32_t vocab_size : {2, 3, 5, 8, 9, 15, 17, 6143, 6144, 6145, 12287, 12288, 12289, 16385, 70001})
+            check_rows(random_rows(++seed, 3, vocab_size, std::min(vocab_size, 70), f32));
+}
+
+// Rows in which few, or none, of the logits are unlike the others, or every tile brings better ones.
+TEST(draft_topk_hostile_rows) {
+    constexpr int32_t kVocabSize = 70001;
+    for (const bool f32 : {true, false}) {
+        for (const int32_t topk : {1, 64, 300, 1024}) {
+            std::vector<float> logits;
+            const auto row = [&](auto value) {
+                for (int32_t v = 0; v < kVocabSize; ++v) logits.push_back(static_cast<float>(value(v)));
+            };
+            row([](int32_t) { return 0.25; });
+            row([](int32_t v) { return v % 2 == 0 ? 0.0 : -0.0; });
+            row([](int32_t v) { return v < 50000 ? -1.0 - v % 7 : -INFINITY; });
+            row([](int32_t v) { return v < 69990 ? -INFINITY : v - 69990.0; });
+            row([](int32_t v) { return v == 44444 ? 100.0 : -3.0; });
+            row([](int32_t v) { return 0.001 * v; });
+            row([](int32_t v) { return -0.001 * v; });
+            row([](int32_t v) { return v >= 35000 && v < 37000 ? 40.0 + 0.125 * (v % 50) : 0.001 * (v % 997); });
+            row([](int32_t v) { return v % 9000 == 8999 ? 2.0 : 1.0; });
+            check_rows(rows_of(9, kVocabSize, topk, logits, f32));
+        }
+    }
+}
+
+// Rows so many that each has a block of its own, which reads them in several steps: the best logits stand in the last
+// steps, equal to the very last one. The second kind of row makes the queue of a block overflow first.
+TEST(draft_topk_late_ties) {
+    constexpr int32_t kRows = 140;
+    constexpr int32_t kVocabSize = 40003;
+    for (const bool f32 : {true, false}) {
+        for (const int32_t topk : {1, 2}) {
+            std::vector<float> logits;
+            for (int32_t row = 0; row < kRows; ++row) {
+                for (int32_t v = 0; v < kVocabSize; ++v)
+                    logits.push_back(v == 37000 || v == kVocabSize - 1 ? 5.0f
+                                     : row % 2 == 0 || v < 12288       ? 0.0f
+                                                                       : 4.0f);
+            }
+            check_rows(rows_of(kRows, kVocabSize, topk, logits, f32));
+        }
     }
 }
 
@@ -129,6 +193,23 @@ TEST(draft_topk_refuses_rows_and_leaves_neighbours) {
             CHECK_EQ(got.topk_token_ids[i], refused ? -1 : wanted.topk_token_ids[i]);
             CHECK_EQ(std::isnan(got.topk_log_probs[i]), refused);
             if (!refused) CHECK_EQ(got.topk_log_probs[i], wanted.topk_log_probs[i]);
+        }
+    }
+}
+
+// Whatever else a row holds, one NaN anywhere refuses it.
+TEST(draft_topk_one_bad_logit) {
+    for (const bool f32 : {true, false}) {
+        for (const size_t at : {size_t{0}, size_t{8191}, size_t{8192}, size_t{40000}, size_t{40002}}) {
+            for (const float bad : {kNan, kInfinity}) {
+                std::vector<float> logits(2 * 40003, -kInfinity);
+                logits[at] = bad;
+                logits[40003 + 7] = -3e38f;
+                const DraftTopkOutput got = run(rows_of(2, 40003, 3, logits, f32));
+                CHECK_EQ(got.status, (Ints{std::isnan(bad) ? KDT_REQ_NAN : KDT_REQ_POSITIVE, 0}));
+                CHECK_EQ(got.topk_token_ids, (Ints{-1, -1, -1, 7, 0, 1}));
+                CHECK_EQ(got.topk_log_probs[3], 0.0f);
+            }
         }
     }
 }
