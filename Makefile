@@ -68,12 +68,15 @@ test: $(VENV)/.test $(VENV)/.native
 GPU_PYTHON ?= $(BIN)/python
 # The caller's own PYTHONPATH stays: such an interpreter may find its packages through it.
 GPU_PATH := PYTHONPATH=.$(if $(PYTHONPATH),:$(PYTHONPATH))
+# racecheck does not follow barriers of part of a block, mbarriers and cluster barriers, by which the Hopper kernel of
+# verify_attn orders everything: it would report each hand-over (docs/kernels.md).
+RACECHECK ?= --kernel-name-exclude kernel_substring=hopper
 gpu-check:
 	BUILD_DIR=build native/build_nvcc.sh
 	$(GPU_PATH) $(GPU_PYTHON) tests/bundles.py native/build/bundles
 	native/build/kdt_tests_cuda native/build/bundles/*.kdtr
 	compute-sanitizer --tool memcheck --error-exitcode 9 native/build/kdt_tests_cuda native/build/bundles/*.kdtr
-	compute-sanitizer --tool racecheck --error-exitcode 9 native/build/kdt_tests_cuda native/build/bundles/*.kdtr
+	compute-sanitizer --tool racecheck --error-exitcode 9 $(RACECHECK) native/build/kdt_tests_cuda native/build/bundles/*.kdtr
 	KDTREE_NATIVE_DIR=$(CURDIR)/native/build $(GPU_PATH) $(GPU_PYTHON) -m pytest -m "gpu and not slow"
 
 lint: $(VENV)/.test

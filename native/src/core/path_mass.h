@@ -41,7 +41,7 @@ KDT_HOST_DEVICE inline int64_t path_mass(int64_t cost) {
     uint64_t sum = 0;
     for (int k = 9; k >= 0; --k) sum = kCoefficients[k] - (sum * part >> 32);
     const uint64_t mass = ((uint64_t{1} << 32) - (sum * part >> 32)) << 8;
-    return static_cast<int64_t>(whole == 0 ? mass : (mass >> (whole - 1)) + 1 >> 1);
+    return static_cast<int64_t>(whole == 0 ? mass : ((mass >> (whole - 1)) + 1) >> 1);
 }
 
 // A sum of masses as the number of tokens it stands for.
