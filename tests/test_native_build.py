@@ -100,8 +100,10 @@ def test_cpp_tests_pass_over_bundles_that_python_wrote(cpu_build, bundles):
         [str(folder / "kdt_tests_cpu"), *map(str, bundles)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    closing = re.fullmatch(r"cpu: (\d+) passed, 0 failed, 0 skipped", done.stdout.strip().splitlines()[-1])
+    closing = re.fullmatch(r"cpu: (\d+) passed, 0 failed, 1 skipped", done.stdout.strip().splitlines()[-1])
     assert closing
+    # Two paths to compare are a GPU's.
+    assert re.findall("^skipped (.*):", done.stdout, re.MULTILINE) == ["verify_attn_paths_agree"]
     assert int(closing[1]) > 50
 
 
@@ -120,7 +122,8 @@ def test_kernels_compile_for_every_architecture_without_a_warning(cuda_build):
     # with CUDA 13.0; another release allocates them its own way.
     assert not re.search("C7508|C7510", done.stderr)
     if info["cuda_version"].startswith("13.0."):
-        assert done.stderr == ""
+        # An "info" says where the compiler makes a warp wait for its tensor cores, or starts them.
+        assert [line for line in done.stderr.splitlines() if not line.startswith("ptxas info")] == []
     assert info["archs"] == ARCHITECTURES.replace(";", ",")
     assert info["cuda_version"]
 

@@ -22,12 +22,19 @@ namespace kdt::cuda::verify_attn {
 constexpr int kGroupThreads = kRank / 4;  // a group: each thread has four columns
 static_assert(kMaxSplits <= kGroupThreads, "a thread looks at one split");
 
+// Threads a multiprocessor holds. A bound on registers for more blocks than fit would be ignored.
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
+constexpr int kResidentThreads = 1536;
+#else
+constexpr int kResidentThreads = 2048;
+#endif
+
 // What the kernel is compiled for: many rows and few splits, or any number.
 struct FewSplits {
     static constexpr int kMost = 4;
     static constexpr int kInFlight = 4;  // splits that a thread asks for before it adds the first
     static constexpr int kGroups = 1;
-    static constexpr int kBlocksPerMultiprocessor = 16;
+    static constexpr int kBlocksPerMultiprocessor = kResidentThreads / kGroupThreads;
 };
 struct AnySplits {
     static constexpr int kMost = kMaxSplits;
