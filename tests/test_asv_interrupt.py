@@ -41,6 +41,8 @@ def test_an_interrupt_loses_nothing(clone: Clone, tmp_path: Path) -> None:
             env=clone.environment,
             stdout=output,
             stderr=output,
+            # Started in the background, a shell's children ignore Ctrl-C, and so would theirs.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
         # Four combinations a round: stop inside the second, well before the last round ends.
         deadline = time.monotonic() + 200
