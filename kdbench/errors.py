@@ -38,3 +38,7 @@ class InvalidTree(KdbenchError, ValueError):  # noqa: N818
 
 class KdtrError(KdbenchError, ValueError):
     """Bytes that are no sound KDTR container."""
+
+
+class ModelError(KdbenchError, ValueError):
+    """A model's config.json, weights or tokenizer are missing, malformed or not of an architecture that is decoded."""

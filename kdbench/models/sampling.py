@@ -2,9 +2,10 @@
 """Keyed Gumbel-max sampling: a draw that depends on (seed, position, token id) and on nothing else, bit for bit.
 
 ``argmax(logits / temperature + gumbel)`` over i.i.d. standard Gumbel noise is one draw from
-``softmax(logits / temperature)`` (Gumbel 1954; Maddison, Tarlow and Minka, "A* Sampling", NeurIPS 2014). Here the noise
-is a function of the request's seed, the absolute position of the token that is drawn and the candidate's id. So the text
-does not depend on the draft tree, the batch, the mode or the backend: what a tree emits is what plain decoding emits.
+``softmax(logits / temperature)`` (Gumbel 1954; Maddison, Tarlow and Minka, "A* Sampling", NeurIPS 2014). Here the
+noise is a function of the request's seed, the absolute position of the token that is drawn and the candidate's id. So
+the text does not depend on the draft tree, the batch, the mode or the backend: what a tree emits is what plain decoding
+emits.
 
 The definition, which C++ and CUDA follow to the last bit. All integers are u64 and wrap::
 
@@ -64,7 +65,7 @@ def gumbel(seed: int, position: int, vocab_size: int) -> _Array:
 
 
 def portable_log(x: _Array) -> _Array:
-    """Natural logarithm of positive normal f64, the same bits everywhere (see the module's text); relative error below 6e-13."""
+    """Natural logarithm of positive normal f64, the same bits everywhere (see above); relative error below 6e-13."""
     bits = x.view(np.uint64)
     exponent = (bits >> np.uint64(52)).astype(np.int64) - 1023
     mantissa = (bits & np.uint64((1 << 52) - 1) | np.uint64(1023 << 52)).view(np.float64)
@@ -80,7 +81,7 @@ def portable_log(x: _Array) -> _Array:
 
 
 def draw(logits: _Array, temperature: float, seed: int, position: int) -> int:
-    """The token id that f32[V] ``logits`` give at ``position``; greedy below ``GREEDY_BELOW``, ties to the lowest id."""
+    """The token id that f32[V] ``logits`` give at ``position``; greedy below ``GREEDY_BELOW``."""
     if not temperature >= 0:
         raise InvalidArgument(f"temperature is {temperature}; wanted 0 (greedy) or more")
     scores = np.asarray(logits, np.float32)
