@@ -240,11 +240,11 @@ class TorchTarget(nn.Module):
             feature_layers: 0-based layers whose outputs are wanted.
         """
         length, count = (cache.length if cache is not None else 0), token_ids.shape[1]
-        if length + count > self.config.max_position_embeddings:
-            raise InvalidArgument(
-                f"{length + count} tokens; the model has positions for {self.config.max_position_embeddings}"
-            )
         if positions is None:
+            if length + count > self.config.max_position_embeddings:
+                raise InvalidArgument(
+                    f"{length + count} tokens; the model has positions for {self.config.max_position_embeddings}"
+                )
             positions = torch.arange(length, length + count, device=token_ids.device)[None]
         if visible is None and length:
             visible = torch.ones(count, length + count, dtype=torch.bool, device=token_ids.device).tril(length)
