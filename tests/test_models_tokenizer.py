@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+
 """Text to tokens and back, and streams that never show half a character."""
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def write_record(directory: Path, record: dict[str, Any], *, title: str, tag: st
     """training.json, which gets the hash of every other file, and README.md."""
     card = _CARD.format(title=title, tag=tag, what=what, figures=figures, python=record["python"])
     (directory / "README.md").write_text(card, encoding="utf-8")
-    names = sorted(path.name for path in directory.iterdir() if path.name != "training.json")
+    names = sorted(path.name for path in directory.iterdir() if path.is_file() and path.name != "training.json")
     hashes = {name: hashlib.sha256((directory / name).read_bytes()).hexdigest() for name in names}
     _json(directory / "training.json", record | {"sha256": hashes})
 
