@@ -16,6 +16,9 @@ from kdbench.models.torch_decode import Generation, Request, TorchDecoder
 from kdbench.models.torch_drafter import TorchDrafter
 from kdbench.models.torch_target import TorchTarget
 
+# One thread: these matrices are small, and threads that wait for each other on a shared machine are slower.
+torch.set_num_threads(1)
+
 SPECULATION = [
     {"mode": "chain"},
     {"mode": "chain", "block_size": 4},

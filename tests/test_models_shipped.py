@@ -88,7 +88,8 @@ def test_transformers_loads_them_and_says_the_same():
 @pytest.fixture(scope="module")
 def generations():
     """Per mode, one greedy generation a prompt."""
-    pytest.importorskip("torch")
+    torch = pytest.importorskip("torch")
+    torch.set_num_threads(1)
     from kdbench.models.torch_decode import Request, TorchDecoder
     from kdbench.models.torch_drafter import TorchDrafter
     from kdbench.models.torch_target import TorchTarget
@@ -99,7 +100,7 @@ def generations():
     tokenizer = TextTokenizer.from_directory(SHIPPED / "target")
     modes = {"ar": {}, "chain": {"mode": "chain"}, "ddtree": {"mode": "ddtree", "tree_budget": 64}}
     return {
-        name: [decoder.generate(Request(tokenizer.encode(prompt), 64, **how)) for prompt in PROMPTS]
+        name: [decoder.generate(Request(tokenizer.encode(prompt), 40, **how)) for prompt in PROMPTS]
         for name, how in modes.items()
     }
 

@@ -22,6 +22,9 @@ from kdbench.models.random_checkpoint import MIXTURE, YARN
 from kdbench.models.torch_drafter import TorchDrafter
 from kdbench.models.torch_target import LatentCache, Router, TorchTarget
 
+# One thread: these matrices are small, and threads that wait for each other on a shared machine are slower.
+torch.set_num_threads(1)
+
 KINDS = {
     "dense": {},
     "mixture": MIXTURE,

@@ -6,6 +6,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -29,6 +32,9 @@ from kdbench.models.train.drafter import DrafterPlan, Texts, drafted_hidden, tra
 from kdbench.models.train.evaluate import acceptance_lengths
 from kdbench.models.train.generate import Continuer, features_of
 from kdbench.models.train.target import TargetPlan, held_out_loss, train_target
+
+# One thread: these matrices are small, and threads that wait for each other on a shared machine are slower.
+torch.set_num_threads(1)
 
 LAYERS = tuple(SMALL_DRAFTER["dflash_config"]["target_layer_ids"])
 
@@ -156,3 +162,21 @@ def test_what_is_written_loads(tmp_path):
     assert told["sha256"]["model.safetensors"] == hashlib.sha256(weights).hexdigest()
     assert "PSF licence" in (tmp_path / "README.md").read_text()
     assert load_target(tmp_path).num_parameters == sum(weight.numel() for weight in model.parameters())
+
+
+@pytest.mark.slow
+def test_a_rehearsal_leaves_a_pair_that_decodes(tmp_path):
+    command = [sys.executable, "-m", "kdbench.models.train", "--out", str(tmp_path), "--rehearse", "--device", "cpu"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
+    assert "acceptance_length on 2 held-out prompts" in done.stdout
+    decoder = TorchDecoder(
+        TorchTarget.from_directory(tmp_path / "target"), TorchDrafter.from_directory(tmp_path / "drafter")
+    )
+    prompt = TextTokenizer.from_directory(tmp_path / "target").encode("def f(x):")
+    assert decoder.generate(Request(prompt, 6, "ddtree")).tokens == decoder.generate(Request(prompt, 6)).tokens
+    for part in ("target", "drafter"):
+        told = json.loads((tmp_path / part / "training.json").read_text())
+        assert set(told["sha256"]) == {path.name for path in (tmp_path / part).iterdir()} - {"training.json"}
+        assert told["corpus"]["training_tokens"] > 10 * told["corpus"]["held_out_tokens"]

@@ -49,8 +49,8 @@ def main() -> None:
     parser.add_argument("--rehearse", action="store_true", help="a few steps of everything, small, on any machine")
     args = parser.parse_args()
     if args.rehearse:
-        args.total_seconds, args.target_seconds, args.generate_seconds, args.evaluate_seconds = 60.0, 15.0, 6.0, 15.0
-        args.evaluate_prompts = 4
+        args.total_seconds, args.target_seconds, args.generate_seconds, args.evaluate_seconds = 30.0, 5.0, 2.0, 5.0
+        args.evaluate_prompts = 2
     _train(args)
 
 
@@ -88,6 +88,8 @@ def _train(args: argparse.Namespace) -> None:
         f"{corpus.num_bytes} bytes, {len(stream)} + {len(held_out)} tokens, held out: {len(corpus.held_out)} files",
     )
 
+    if small:
+        held_out = held_out[:1500]
     plan = TargetPlan(seconds=args.target_seconds, step_tokens=1024 if small else TargetPlan.step_tokens)
     target, log = train_target(target_config, stream, held_out, plan, args.seed)
     export.write_model(target_dir, TINY_TARGET, target)
