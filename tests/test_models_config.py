@@ -45,6 +45,7 @@ def test_layers_are_dense_where_the_mixture_would_begin_behind_the_last(tmp_path
         ({"qk_rope_head_dim": 15}, "qk_rope_head_dim is 15; wanted an even integer"),
         ({"rms_norm_eps": 0}, "rms_norm_eps is 0; wanted a number > 0"),
         ({"rms_norm_eps": math.inf}, "rms_norm_eps is Infinity"),
+        ({"rms_norm_eps": 10**400}, "wanted a number > 0"),
         ({"rope_theta": -1}, "rope_theta is -1; wanted a number > 1"),
         ({"hidden_act": "gelu"}, 'hidden_act is "gelu"; wanted "silu"'),
         ({"attention_bias": True}, "attention_bias is true; wanted false"),
@@ -66,6 +67,9 @@ def test_layers_are_dense_where_the_mixture_would_begin_behind_the_last(tmp_path
         (MIXTURE | {"n_group": 8}, "n_group is 8; wanted a divisor of n_routed_experts 8"),
         (MIXTURE | {"topk_group": 5}, "topk_group is 5; wanted an integer of 1 to 4"),
         (MIXTURE | {"num_experts_per_tok": 5}, "num_experts_per_tok is 5; wanted an integer of 1 to 4"),
+        (MIXTURE | {"first_k_dense_replace": DROP}, "first_k_dense_replace is missing"),
+        (MIXTURE | {"routed_scaling_factor": DROP}, "routed_scaling_factor is missing; wanted a number > 0"),
+        (MIXTURE | {"n_shared_experts": DROP}, "n_shared_experts is missing"),
         (MIXTURE | {"norm_topk_prob": 1}, "norm_topk_prob is 1; wanted true or false"),
     ],
 )

@@ -96,8 +96,9 @@ class TargetConfig:
         rope_dim = fields.integer("qk_rope_head_dim", 2)
         if rope_dim % 2:
             raise fields.refuse("qk_rope_head_dim", "an even integer: RoPE turns pairs")
-        first_moe = fields.integer("first_k_dense_replace", 0, default=0)
-        has_experts = fields.has("n_routed_experts") and first_moe < layers
+        # Nothing of a mixture has a default: what other readers of the file assume is theirs, and differs.
+        first_moe = fields.integer("first_k_dense_replace", 0) if fields.has("n_routed_experts") else layers
+        has_experts = first_moe < layers
         return cls(
             vocab_size=vocab_size,
             hidden_size=fields.integer("hidden_size"),
@@ -220,21 +221,21 @@ def _read_mixture(fields: Fields) -> MixtureConfig:
     fields.only("topk_method", "noaux_tc")
     fields.only("moe_layer_freq", 1)
     experts = fields.integer("n_routed_experts")
-    groups = fields.integer("n_group", default=1)
+    groups = fields.integer("n_group")
     if experts % groups or experts // groups < 2:
         raise fields.refuse(
             "n_group", f"a divisor of n_routed_experts {experts} that leaves two experts a group or more"
         )
-    kept = fields.integer("topk_group", 1, groups, default=1)
+    kept = fields.integer("topk_group", 1, groups)
     return MixtureConfig(
         n_routed_experts=experts,
-        n_shared_experts=fields.integer("n_shared_experts", 0, default=0),
+        n_shared_experts=fields.integer("n_shared_experts", 0),
         num_experts_per_tok=fields.integer("num_experts_per_tok", 1, kept * (experts // groups)),
         moe_intermediate_size=fields.integer("moe_intermediate_size"),
         n_group=groups,
         topk_group=kept,
-        norm_topk_prob=fields.flag("norm_topk_prob", True),
-        routed_scaling_factor=fields.number("routed_scaling_factor", default=1.0),
+        norm_topk_prob=fields.flag("norm_topk_prob"),
+        routed_scaling_factor=fields.number("routed_scaling_factor"),
     )
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from pathlib import Path
@@ -57,16 +58,17 @@ class Fields:
         if not self.has(name) and default is not _ABSENT:
             return default
         value = self.values.get(name)
-        fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if not fits or value < above or (value == above and not or_equal):  # type: ignore[operator]
+        number = math.nan
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            with contextlib.suppress(OverflowError):  # JSON's integers have no bound
+                number = float(value)
+        if not math.isfinite(number) or number < above or (number == above and not or_equal):
             raise self.refuse(name, f"a number {'>=' if or_equal else '>'} {above:g}")
-        return float(value)  # type: ignore[arg-type]
+        return number
 
-    def flag(self, name: str, default: bool) -> bool:
+    def flag(self, name: str) -> bool:
         """True or false."""
-        if not self.has(name):
-            return default
-        value = self.values[name]
+        value = self.values.get(name)
         if not isinstance(value, bool):
             raise self.refuse(name, "true or false")
         return value
