@@ -20,6 +20,18 @@ __device__ __forceinline__ int64_t warp_max(int64_t value) {
     return value;
 }
 
+// The sum of the values of the lanes up to this one.
+template <class T>
+__device__ __forceinline__ T warp_scan(T value) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+#pragma unroll
+    for (int step = 1; step < kWarpSize; step *= 2) {
+        const T other = __shfl_up_sync(kAllLanes, value, step);
+        if (lane >= step) value += other;
+    }
+    return value;
+}
+
 // One value a thread in, the same answer in every thread out; each call is one barrier. The warps' totals go through
 // two buffers in turn: by the time a buffer is written again, the barrier of the call between has passed, so nobody
 // still reads it and no second barrier is needed.
@@ -91,16 +103,6 @@ class Block {
     __device__ T* next_buffer(T (&buffers)[2][kWarps]) {
         phase_ ^= 1;
         return buffers[phase_];
-    }
-
-    template <class T>
-    __device__ T warp_scan(T value) const {
-#pragma unroll
-        for (int step = 1; step < kWarpSize; step *= 2) {
-            const T other = __shfl_up_sync(kAllLanes, value, step);
-            if (lane_ >= step) value += other;
-        }
-        return value;
     }
 
     Shared& shared_;

@@ -9,6 +9,7 @@
 //      slow_path.cuh  or, when they are too many, the best tree_budget of each level in global memory (exact as well)
 //   3. order.cuh      their order; the first tree_budget are the tree
 //   4. emit.cuh       arrays and links;  mask.cuh  mask rows
+//      few.cuh        or, for a small tree, 3 and 4 at once
 // The algorithm of the tree is that of DDTree (arXiv 2604.12989).
 #include <cstdint>
 
@@ -17,92 +18,16 @@
 #include "cuda/block.cuh"
 #include "cuda/cuda_check.h"
 #include "cuda/overlap.cuh"
-#include "cuda/tree_build/emit.cuh"
+#include "cuda/tree_build/few.cuh"
+#include "cuda/tree_build/finish.cuh"
 #include "cuda/tree_build/grow.cuh"
 #include "cuda/tree_build/layout.cuh"
-#include "cuda/tree_build/level_order.cuh"
-#include "cuda/tree_build/mask.cuh"
-#include "cuda/tree_build/nodes.cuh"
-#include "cuda/tree_build/order.cuh"
 #include "cuda/tree_build/rows.cuh"
-#include "cuda/tree_build/slow_path.cuh"
 #include "kdtree/kdtree.h"
 
 namespace kdt::cuda {
 namespace tree_build {
 namespace {
-
-struct Plan {
-    Sizes sizes;
-    size_t shared_bytes = 0;
-    SharedMemory offsets;
-    size_t request_bytes;  // of the workspace
-
-    Plan(const kdt_tree_build_params& p, const Device& device)
-        : sizes(p, device.shared_per_block >= 200 * 1024), offsets(shared_memory()) {
-        Carve global(nullptr);
-        GlobalMemory(global, sizes, nullptr);
-        request_bytes = global.bytes();
-    }
-
-  private:
-    SharedMemory shared_memory() {
-        Carve shared(nullptr);
-        const SharedMemory memory(shared, sizes);
-        shared_bytes = shared.bytes();
-        return memory;
-    }
-};
-
-// What follows from the nodes in their order, but long mask rows, num_nodes and status. Returns the status bits.
-template <int kThreads, class Nodes>
-__device__ int write_tree(Block<kThreads>& block, const kdt_tree_build_params& p, const Sizes& sizes,
-                          const SharedMemory& memory, const RequestInputs& inputs, const Nodes& nodes, int num_nodes,
-                          int64_t b) {
-    const bool truncated = write_nodes<kThreads>(p, sizes, memory, inputs, nodes, num_nodes, b);
-    if (p.expected_lengths != nullptr)
-        write_expected_lengths(block, sizes, nodes, num_nodes, p.expected_lengths + b * sizes.nodes);
-    if (p.dfs_order != nullptr) write_dfs_order<kThreads>(sizes, memory, num_nodes, p.dfs_order + b * sizes.nodes);
-    return truncated ? KDT_REQ_TRUNCATED : 0;
-}
-
-__device__ inline void write_status(const kdt_tree_build_params& p, const Sizes& sizes, int num_nodes, int status) {
-    if (num_nodes < sizes.nodes && (status & KDT_REQ_ERROR_MASK) == 0) status |= KDT_REQ_SHORT_TREE;
-    if (threadIdx.x == 0) {
-        p.num_nodes[blockIdx.x] = num_nodes;
-        p.status[blockIdx.x] = status;
-    }
-}
-
-// The slow path, from the rows on.
-template <int kThreads>
-__device__ __forceinline__ void build_slowly(const kdt_tree_build_params& p, const Plan& plan, unsigned char* shared,
-                                             unsigned char* workspace, typename Block<kThreads>::Shared& block_shared,
-                                             RowsShared& rows_shared, int depth, int64_t limit) {
-    __shared__ int level_starts[kMaxRows + 2];
-    const int64_t b = blockIdx.x;
-    const Sizes& sizes = plan.sizes;
-    Block<kThreads> block(block_shared);
-    const SharedMemory memory(plan.offsets, shared, level_starts);
-    Carve global_carve(workspace + b * plan.request_bytes);
-    const GlobalMemory global(global_carve, sizes, level_starts);
-    const Rows rows = {sizes.rows_in_shared ? memory.excess : global.excess, sizes.columns, rows_shared.usable,
-                       rows_shared.spine, depth};
-    Forest large = global.forest;
-    Forest forest = memory.levels.forest;
-    __syncthreads();
-    select_slowly(block, sizes, rows, limit, large, global.preorder, global.kept_before, forest);
-    const int num_nodes = order_levels(block, sizes, memory.levels, forest, memory.bucket, memory.slot_of);
-    const RequestInputs inputs(p, sizes, b);
-    const LevelNodes nodes = {memory.levels, forest, memory.slot_of};
-    const int status = write_tree(block, p, sizes, memory, inputs, nodes, num_nodes, b);
-    write_status(p, sizes, num_nodes, status | KDT_REQ_SLOW_PATH);
-    if (sizes.words > 2) {
-        __syncthreads();  // the rows overwrite the nodes
-        write_rows_by_climbing<kThreads>(sizes, memory.up, num_nodes, memory.mask,
-                                         p.tree_mask + b * sizes.nodes * sizes.words);
-    }
-}
 
 template <int kThreads, bool kRowsInShared>
 __global__ void __launch_bounds__(kThreads, 1) build_tree(const __grid_constant__ kdt_tree_build_params p,
@@ -112,22 +37,32 @@ __global__ void __launch_bounds__(kThreads, 1) build_tree(const __grid_constant_
     __shared__ RowsShared rows_shared;
     __shared__ GrowShared grow_shared;
 
-    const int64_t b = blockIdx.x;
     const Sizes& sizes = plan.sizes;
+    const int64_t b = blockIdx.x;
     Block<kThreads> block(block_shared);
     SharedMemory memory(plan.offsets, dynamic_shared, nullptr);
     rows_shared.clear(sizes);
     grow_shared.clear();
     reinterpret_cast<uint4*>(memory.bucket)[threadIdx.x] = {0, 0, 0, 0};
+
+#pragma unroll 1
+    for (int s = threadIdx.x; s < memory.slots.capacity; s += kThreads) memory.slots.child[s] = kNone;
     const Box box = box_of_lane(sizes.budget);
-    __syncthreads();
+    if constexpr (kRowsInShared) {
+        for (int i = threadIdx.x; i < sizes.horizon * sizes.stride; i += kThreads) memory.coarse[i] = kMuch;
+        __syncthreads();
+    }
     wait_for_earlier_kernels();
 
     RequestInputs inputs(p, sizes, b);
-    Rows rows = {memory.excess, sizes.columns, rows_shared.usable, rows_shared.spine, 0};
+    Rows rows(sizes, memory.excess, memory.coarse, rows_shared, 0);
     if constexpr (!kRowsInShared) {
         Carve global_carve(workspace + b * plan.request_bytes);
-        rows.excess = GlobalMemory(global_carve, sizes, nullptr).excess;
+        const GlobalMemory global(global_carve, sizes, nullptr);
+        rows.excess = global.excess;
+        rows.coarse = global.coarse;
+        for (int i = threadIdx.x; i < sizes.horizon * sizes.stride; i += kThreads) rows.coarse[i] = kMuch;
+        __syncthreads();
     }
     int status = load_rows<kThreads>(sizes, p.topk_log_probs + b * sizes.horizon * sizes.topk, inputs.draft_tokens,
                                      sizes.tokens_in_shared ? memory.tokens : nullptr, rows, rows_shared);
@@ -136,17 +71,30 @@ __global__ void __launch_bounds__(kThreads, 1) build_tree(const __grid_constant_
     // With depth 0 (nothing usable, no budget, a refused request) the root stays alone.
     if (status != 0) rows.depth = 0;
 
-    int64_t limit;
-    if (!grow<kThreads>(sizes, rows, box, limit, memory.branches, memory.slots, grow_shared))
-        return build_slowly<kThreads>(p, plan, dynamic_shared, workspace, block_shared, rows_shared, rows.depth, limit);
-    const int num_nodes =
-        order_slots(block, sizes, limit, memory.branches, memory.slots, memory.bucket, memory.slot_of);
-    const RunNodes nodes = {memory.branches, memory.slots, memory.slot_of};
-    status |= write_tree(block, p, sizes, memory, inputs, nodes, num_nodes, b);
-    write_status(p, sizes, num_nodes, status);
-    if (sizes.words > 2)
-        write_rows_by_climbing<kThreads>(sizes, memory.up, num_nodes, memory.mask,
-                                         p.tree_mask + b * sizes.nodes * sizes.words);
+    int32_t coarse_limit;
+    const bool grown = grow<kThreads>(sizes, rows, box, coarse_limit, memory.branches, memory.slots, grow_shared);
+    const int64_t limit = (static_cast<int64_t>(coarse_limit) + kRounding + 1) << kCoarse;
+    if (!grown) {
+        // A large block has no registers left for a call.
+        if constexpr (kThreads == 1024)
+            build_slowly<kThreads>(p, plan, dynamic_shared, workspace, block_shared, rows_shared, rows.depth, limit);
+        else
+            build_slowly_apart<kThreads>(p, plan, dynamic_shared, workspace, block_shared, rows_shared, rows.depth,
+                                         limit);
+        return;
+    }
+    if constexpr (kThreads < 1024) {
+        const int count = memory.slots.count;
+        if (sizes.nodes <= kFewNodes && count <= kFewSlots && p.expected_lengths == nullptr && p.dfs_order == nullptr) {
+            FewShared& few = *reinterpret_cast<FewShared*>(memory.bucket);
+            status |= finish_few<kThreads>(p, sizes, inputs, limit, rows, memory.branches, memory.slots, few);
+            return write_status(p, sizes, min(count, sizes.nodes), status);
+        }
+        if constexpr (kThreads == 256)
+            return finish_rarely<kThreads>(p, plan, dynamic_shared, block_shared, rows_shared, memory.branches.count,
+                                           count, limit, status);
+    }
+    if constexpr (kThreads > 256) finish<kThreads>(block, p, sizes, rows, memory, inputs, limit, status);
 }
 
 template <int kThreads, bool kRowsInShared = true>

@@ -22,80 +22,69 @@ struct RequestInputs {
         : draft_tokens(p.topk_token_ids + b * sizes.horizon * sizes.topk),
           root_token(p.root_token_ids[b]),
           seq_len(p.seq_lens[b]) {}
+
+    // Unsigned, because an absurd seq_lens must wrap rather than be undefined.
+    __device__ int32_t position(int depth) const {
+        return static_cast<int32_t>(static_cast<uint32_t>(seq_len) + static_cast<uint32_t>(depth));
+    }
 };
 
-// Everything of a node but mask rows of more than two words; leaves the parents' indices in memory.up. Returns, after a
-// barrier, whether a node of the last column was selected where the budget could have reached beyond it.
-// A node has three threads: for its links, for the rest, and for a short mask row.
+__device__ __forceinline__ int32_t link_to(uint16_t index) {
+    return index == kNone ? -1 : static_cast<int32_t>(index);
+}
+
+// Only the conversion rounds; the root's score is 0, not -0.
+__device__ __forceinline__ float score_of(int64_t cost) {
+    return __ll2float_rn(-cost) * 0x1p-40f;
+}
+
+// A node of no tree, `at` in the arrays; its mask row is zero.
+__device__ __forceinline__ void write_pad(const kdt_tree_build_params& p, const RequestInputs& inputs, int64_t at) {
+    p.token_ids[at] = 0;
+    p.parents[at] = -1;
+    p.depths[at] = 0;
+    p.positions[at] = inputs.position(0);
+    p.first_child[at] = -1;
+    p.next_sibling[at] = -1;
+    p.scores[at] = -INFINITY;
+}
+
+// Everything of the nodes but mask rows; leaves the parents' indices in memory.up. Returns, after a barrier, whether a
+// node of the last column was selected where the budget could have reached beyond it. A thread a node; the root, which
+// is soon done, comes on top, since budgets are as a rule multiples of the block.
 template <int kThreads, class Nodes>
 __device__ bool write_nodes(const kdt_tree_build_params& p, const Sizes& sizes, const SharedMemory& memory,
                             const RequestInputs& inputs, const Nodes& nodes, int num_nodes, int64_t b) {
     bool truncated = false;
-    const bool wants_links = p.dfs_order != nullptr;
-    const auto link = [](uint16_t index) { return index == kNone ? -1 : static_cast<int32_t>(index); };
-    const auto write_links = [&](int i, int64_t at) {
-        uint16_t child = kNone, sibling = kNone;
-        if (i < num_nodes) {
-            const auto place = nodes.place(i);
-            child = nodes.first_child(place);
-            sibling = nodes.next_sibling(place);
-            if (wants_links) {
-                memory.links.child[i] = child;
-                memory.links.sibling[i] = sibling;
-            }
+    const int64_t first = b * sizes.nodes;
+    const auto write_links = [&](int i, uint16_t parent, uint16_t child, uint16_t sibling) {
+        memory.up[i] = parent;
+        if (p.dfs_order != nullptr) {
+            memory.links.child[i] = child;
+            memory.links.sibling[i] = sibling;
         }
-        p.first_child[at] = link(child);
-        p.next_sibling[at] = link(sibling);
+        p.parents[first + i] = link_to(parent);
+        p.first_child[first + i] = link_to(child);
+        p.next_sibling[first + i] = link_to(sibling);
     };
-    const auto write_rest = [&](int i, int64_t at) {
-        int32_t token = 0;
-        uint16_t parent = kNone;
-        int depth = 0;
-        float score = -INFINITY;
-        if (i < num_nodes) {
-            const auto place = nodes.place(i);
-            depth = place.depth;
-            token = i == 0 ? inputs.root_token : inputs.draft_tokens[(depth - 1) * sizes.topk + place.rank];
-            truncated |= i > 0 && place.rank == sizes.topk - 1 && place.rank < sizes.budget - depth;
-            parent = nodes.parent(place);
-            // Only the conversion rounds; the root's score is 0, not -0.
-            score = __ll2float_rn(-nodes.cost(place)) * 0x1p-40f;
-            memory.up[i] = parent;
-        }
-        p.token_ids[at] = token;
-        p.parents[at] = link(parent);
-        p.depths[at] = depth;
-        // Unsigned, because an absurd seq_lens must wrap rather than be undefined.
-        p.positions[at] = static_cast<int32_t>(static_cast<uint32_t>(inputs.seq_len) + static_cast<uint32_t>(depth));
-        p.scores[at] = score;
+    const auto write_rest = [&](int i, int32_t token, int depth, float score) {
+        p.token_ids[first + i] = token;
+        p.depths[first + i] = depth;
+        p.positions[first + i] = inputs.position(depth);
+        p.scores[first + i] = score;
     };
-    const auto write_short_row = [&](int i, int64_t at) {
-        uint64_t low = 0;
-        uint64_t high = 0;
-        if (i < num_nodes) {
-            nodes.climb(i, [&](int node) {
-                const uint64_t bit = uint64_t{1} << (node & 63);
-                low |= node < 64 ? bit : 0;
-                high |= node < 64 ? 0 : bit;
-            });
-        }
-        p.tree_mask[at * sizes.words] = low;
-        if (sizes.words == 2) p.tree_mask[at * 2 + 1] = high;
-    };
-    const int stride = (sizes.nodes + kWarpSize - 1) / kWarpSize * kWarpSize;
-    const int roles = sizes.words <= 2 ? 3 : 2;
-    for (int j = threadIdx.x; j < roles * stride; j += kThreads) {
-        const int role = j < stride ? 0 : j < 2 * stride ? 1 : 2;
-        const int i = j - role * stride;
-        if (i >= sizes.nodes) continue;
-        const int64_t at = b * sizes.nodes + i;
-        if (role == 0)
-            write_links(i, at);
-        else if (role == 1)
-            write_rest(i, at);
-        else
-            write_short_row(i, at);
+    if (threadIdx.x == kThreads - 1) {
+        write_links(0, kNone, nodes.first_child(nodes.place(0)), kNone);
+        write_rest(0, inputs.root_token, 0, 0.0f);
     }
+    for (int i = 1 + threadIdx.x; i < num_nodes; i += kThreads) {
+        const auto place = nodes.place(i);
+        write_links(i, nodes.parent(place), nodes.first_child(place), nodes.next_sibling(place));
+        write_rest(i, inputs.draft_tokens[(place.depth - 1) * sizes.topk + place.rank], place.depth,
+                   score_of(nodes.cost(place)));
+        truncated |= place.rank == sizes.topk - 1 && place.rank < sizes.budget - place.depth;
+    }
+    for (int i = num_nodes + threadIdx.x; i < sizes.nodes; i += kThreads) write_pad(p, inputs, first + i);
     return __syncthreads_or(truncated);
 }
 

@@ -24,6 +24,15 @@ constexpr int kBucketsPerThread = 4;
 constexpr int64_t kMaxCost = int64_t{1} << 51;
 static_assert(KDT_MAX_DRAFT_HORIZON * 64 < 2048 && KDT_LOG_PROB_FLOOR == -64.0f, "costs fit kMaxCost");
 
+// The search adds and compares costs in units of 2^24, rounded down one by one: 2^-16 of a nat in 32 bits. What it
+// looks for is a superset of the tree, so a limit need only allow for what 32 such terms lose; the order is that of
+// whole costs.
+constexpr int kCoarse = 24;
+constexpr int32_t kMuch = static_cast<int32_t>(kMaxCost >> kCoarse);
+constexpr int32_t kRounding = kMaxRows + 1;
+
+constexpr int kFirstRanks = 5;  // tested without a loop, rank 0 included
+
 struct Sizes {
     int horizon;
     int topk;
@@ -31,6 +40,7 @@ struct Sizes {
     int nodes;    // budget + 1
     int words;    // of a mask row
     int columns;  // entries of a row that can matter
+    int stride;   // of the coarse rows: room for the first few ranks, and odd, for the banks
     int threads;
     int max_branches;
     int max_slots;
@@ -49,13 +59,14 @@ struct Sizes {
           nodes(p.tree_budget + 1),
           words((p.tree_budget + 64) / 64),
           columns(p.topk < p.tree_budget ? p.topk : p.tree_budget),
+          stride((columns > kFirstRanks ? columns : kFirstRanks) | 1),
           level_slots(p.draft_horizon * p.tree_budget + 1),
           topk_reciprocal(p.topk == 1 ? 0 : uint32_t(((uint64_t{1} << 32) + uint64_t(p.topk) - 1) / uint64_t(p.topk))),
           rows_in_shared(p.draft_horizon * columns <= (roomy ? 3072 : 1024)),
           tokens_in_shared(p.draft_horizon * p.topk <= 1024) {
-        threads = !rows_in_shared || budget > 256 ? 1024 : budget > 64 ? 512 : 256;
+        threads = !rows_in_shared || budget > 256 ? 1024 : budget > 64 || horizon * topk > 512 ? 512 : 256;
         max_branches = roomy || threads < 1024 ? 2 * threads : 1152;
-        max_slots = roomy || threads < 1024 ? kSlotsPerThread * threads : 2304;
+        max_slots = roomy || threads < 1024 ? kSlotsPerThread * threads : 2112;
         buckets = kBucketsPerThread * threads;
         mask_rows = roomy ? 32 : 8;
     }
@@ -68,20 +79,35 @@ struct Sizes {
 
 // Rows as what an entry costs over the best of its row. Depth d = 1, 2, ... uses row(d).
 struct Rows {
-    int64_t* excess;  // [horizon, stride]
+    int64_t* excess;  // [horizon, columns]
+    int32_t* coarse;  // [horizon, stride] the same in units of 2^kCoarse; kMuch where an entry is not usable
+    int columns;
     int stride;
-    int* usable;     // [horizon] leading entries above the floor that the budget can reach
-    int64_t* spine;  // [kMaxRows + 1] cost of the path of rank 0 alone, by depth
-    int depth;       // the deepest level with a usable entry
+    int* usable;            // [horizon] leading entries above the floor that the budget can reach
+    int64_t* spine;         // [kMaxRows + 1] cost of the path of rank 0 alone, by depth
+    int32_t* coarse_spine;  // [kMaxRows + 1] kMuch below `depth`
+    int depth;              // the deepest level with a usable entry
 
-    __device__ const int64_t* row(int d) const { return excess + (d - 1) * stride; }
+    template <class Shared>
+    __device__ Rows(const Sizes& sizes, int64_t* excess, int32_t* coarse, Shared& shared, int depth)
+        : excess(excess),
+          coarse(coarse),
+          columns(sizes.columns),
+          stride(sizes.stride),
+          usable(shared.usable),
+          spine(shared.spine),
+          coarse_spine(shared.coarse_spine),
+          depth(depth) {}
+
+    __device__ const int64_t* row(int d) const { return excess + (d - 1) * columns; }
+    __device__ const int32_t* coarse_row(int d) const { return coarse + (d - 1) * stride; }
     __device__ int count(int d) const { return usable[d - 1]; }
     __device__ int64_t best(int d) const { return spine[d] - spine[d - 1]; }
 };
 
 struct Branches {
     int64_t* excess;   // over the spine: a node of the run costs excess + spine[its depth]
-    uint64_t* path;    // grow.cuh
+    uint64_t* path;    // growth.cuh
     uint32_t* place;   // depth, branchings and rank of the first node
     uint16_t* parent;  // branch on whose run the parent stands
     uint16_t* slot;    // of the first node, kNone when it costs too much
@@ -101,9 +127,11 @@ struct Branches {
     __device__ static uint32_t place_of(int depth, int generation, int rank) {
         return static_cast<uint32_t>(depth | generation << 8 | rank << 16);
     }
-    __device__ int depth(int u) const { return place[u] & 0xff; }
-    __device__ int generation(int u) const { return place[u] >> 8 & 0xff; }
-    __device__ int rank(int u) const { return place[u] >> 16; }
+    __device__ static int depth_of(uint32_t place) { return static_cast<int>(place & 0xff); }
+    __device__ static int rank_of(uint32_t place) { return static_cast<int>(place >> 16); }
+    __device__ int depth(int u) const { return depth_of(place[u]); }
+    __device__ int generation(int u) const { return static_cast<int>(place[u] >> 8 & 0xff); }
+    __device__ int rank(int u) const { return rank_of(place[u]); }
 };
 
 struct Slots {
@@ -147,6 +175,7 @@ struct SharedMemory {
     uint16_t* up;       // [nodes] parent's node index, kNone for the root
     uint16_t* slot_of;  // [nodes]
     int64_t* excess;    // the rows, or of no size
+    int32_t* coarse;    // the same, coarsely
     int32_t* tokens;    // [horizon, topk], or of no size
     uint32_t* bucket;   // [buckets]; over when links begin
     Links links;
@@ -160,6 +189,7 @@ struct SharedMemory {
         up = carve.take<uint16_t>(sizes.nodes);
         slot_of = carve.take<uint16_t>(sizes.nodes);
         excess = carve.take<int64_t>(sizes.rows_in_shared ? sizes.horizon * sizes.columns : 0);
+        coarse = carve.take<int32_t>(sizes.rows_in_shared ? sizes.horizon * sizes.stride : 0);
         tokens = carve.take<int32_t>(sizes.tokens_in_shared ? sizes.horizon * sizes.topk : 0);
         Carve link_carve = carve;
         bucket = carve.take<uint32_t>(sizes.buckets);
@@ -178,7 +208,7 @@ struct SharedMemory {
     __device__ SharedMemory(const SharedMemory& offsets, unsigned char* base, int* level_starts)
         : SharedMemory(offsets) {
         const auto place = [base](auto&... pointers) { (move(pointers, base), ...); };
-        place(up, slot_of, excess, tokens, bucket, mask);
+        place(up, slot_of, excess, coarse, tokens, bucket, mask);
         place(links.child, links.sibling, links.jump, links.next_jump);
         place(branches.excess, branches.path, branches.place, branches.parent, branches.slot);
         place(slots.cost, slots.branch, slots.child, slots.index, slots.item);
@@ -201,12 +231,14 @@ struct GlobalMemory {
     PreorderScratch preorder;
     uint16_t* kept_before;  // [level_slots + 1]
     int64_t* excess;
+    int32_t* coarse;
 
     __host__ __device__ GlobalMemory(Carve& carve, const Sizes& sizes, int* level_starts)
         : forest(carve, sizes.level_slots, level_starts),
           preorder(carve, sizes.level_slots),
           kept_before(carve.take<uint16_t>(sizes.level_slots + 1)),
-          excess(carve.take<int64_t>(sizes.rows_in_shared ? 0 : sizes.horizon * sizes.columns)) {}
+          excess(carve.take<int64_t>(sizes.rows_in_shared ? 0 : sizes.horizon * sizes.columns)),
+          coarse(carve.take<int32_t>(sizes.rows_in_shared ? 0 : sizes.horizon * sizes.stride)) {}
 };
 
 }  // namespace kdt::cuda::tree_build

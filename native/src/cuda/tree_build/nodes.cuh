@@ -25,30 +25,28 @@ struct RunNodes {
         int rank;
     };
 
-    __device__ Place place(int i) const {
-        const int slot = slot_of[i];
+    __device__ Place place(int i) const { return place_of(slot_of[i]); }
+    __device__ Place place_of(int slot) const {
         const int branch = slots.branch[slot];
         const int along = slot - branches.slot[branch];
         const uint32_t first = branches.place[branch];
-        return {slot, branch, along, static_cast<int>(first & 0xff) + along,
-                along == 0 ? static_cast<int>(first >> 16) : 0};
+        return {slot, branch, along, Branches::depth_of(first) + along, along == 0 ? Branches::rank_of(first) : 0};
     }
 
     __device__ int64_t cost(const Place& at) const { return slots.cost[at.slot]; }
 
+    // Slots that kin has, selected or not.
     __device__ int slot_above(const Place& at) const {
+        if (at.depth == 0) return kNone;
         if (at.along > 0) return at.slot - 1;
         const int above = branches.parent[at.branch];
         return branches.slot[above] + at.depth - 1 - branches.depth(above);
     }
-    __device__ uint16_t parent(const Place& at) const { return at.depth == 0 ? kNone : slots.index[slot_above(at)]; }
-
-    __device__ uint16_t first_child(const Place& at) const {
+    __device__ int slot_of_child(const Place& at) const {
         const int next = at.slot + 1;
-        return next < slots.count && slots.branch[next] == at.branch ? slots.index[next] : kNone;
+        return next < slots.count && slots.branch[next] == at.branch ? next : kNone;
     }
-
-    __device__ uint16_t next_sibling(const Place& at) const {
+    __device__ int slot_of_sibling(const Place& at) const {
         int next = kNone;
         if (at.along > 0) {
             next = slots.child[at.slot - 1];
@@ -59,15 +57,17 @@ struct RunNodes {
                 branches.rank(next) != at.rank + 1)
                 next = kNone;
         }
-        if (next == kNone) return kNone;
-        const int slot = branches.slot[next];
-        return slot == kNone ? kNone : slots.index[slot];
+        return next == kNone ? kNone : branches.slot[next];
     }
+
+    __device__ uint16_t index_at(int slot) const { return slot == kNone ? kNone : slots.index[slot]; }
+    __device__ uint16_t parent(const Place& at) const { return index_at(slot_above(at)); }
+    __device__ uint16_t first_child(const Place& at) const { return index_at(slot_of_child(at)); }
+    __device__ uint16_t next_sibling(const Place& at) const { return index_at(slot_of_sibling(at)); }
 
     // Calls visit(index) for the node and all above it.
     template <class Visit>
-    __device__ void climb(int i, Visit visit) const {
-        Place at = place(i);
+    __device__ void climb(const Place& at, Visit visit) const {
         int branch = at.branch;
         int slot = at.slot;
         int along = at.along;
@@ -113,14 +113,6 @@ struct LevelNodes {
         const int next = at.slot + 1;
         return at.depth > 0 && next < forest.count && forest.parent[next] == forest.parent[at.slot] ? memory.index[next]
                                                                                                     : kNone;
-    }
-
-    template <class Visit>
-    __device__ void climb(int i, Visit visit) const {
-        for (int slot = slot_of[i];; slot = forest.parent[slot]) {
-            visit(memory.index[slot]);
-            if (slot == 0) return;
-        }
     }
 };
 

@@ -2,15 +2,14 @@
 //
 // Node indices: the nodes found in the order (cost, rank tuple), the first `budget` of them selected. Costs are spread
 // over equal-width buckets and each node counts who precedes it in its own. The places within a bucket are taken in a
-// racy order, the counts are not, so the result is the same every time. Equal costs go by path (grow.cuh).
+// racy order, the counts are not, so the result is the same every time. Equal costs go by path (growth.cuh).
 #ifndef KDTREE_CUDA_TREE_BUILD_ORDER_CUH
 #define KDTREE_CUDA_TREE_BUILD_ORDER_CUH
 
 #include <cstdint>
 
 #include "cuda/block.cuh"
-#include "cuda/tree_build/bins.cuh"
-#include "cuda/tree_build/grow.cuh"
+#include "cuda/tree_build/growth.cuh"
 #include "cuda/tree_build/layout.cuh"
 
 namespace kdt::cuda::tree_build {
@@ -41,76 +40,22 @@ __device__ __forceinline__ bool slot_precedes(const Branches& branches, const Sl
     return branch_precedes(branches, branch_a, branch_b);
 }
 
-// As order_slots() for at most kFew slots: every slot counts who precedes it, several threads a slot.
-constexpr int kFew = 128;
-
-template <int kThreads>
-__device__ int order_few(const Sizes& sizes, const Branches& branches, const Slots& slots, uint32_t* bucket,
-                         uint16_t* slot_of) {
-    constexpr int kParts = kThreads / kFew;
-    static_assert(kBucketsPerThread * kThreads >= 3 * kFew, "paths and ranks fit the buckets");
-    uint64_t* const paths = reinterpret_cast<uint64_t*>(bucket);
-    uint32_t* const ranks = bucket + 2 * kFew;
-    const int s = threadIdx.x % kFew;
-    const int part = threadIdx.x / kFew;
-    const int count = slots.count;
-    if (threadIdx.x < count) paths[s] = branches.path[slots.branch[s]];
-    __syncthreads();
-    if (s < count) {
-        const int64_t cost = slots.cost[s];
-        uint32_t before = 0;
-        uint32_t tied = 0;
-#pragma unroll 8
-        for (int other = part; other < count; other += kParts) {
-            const int64_t other_cost = slots.cost[other];
-            before += other_cost < cost ? 1 : 0;
-            tied += other_cost == cost ? 1 : 0;
-        }
-        const uint32_t itself = s % kParts == part ? 1 : 0;
-        if (tied > itself) {
-            // Then by path, which differs between slots unless they share a run or their paths are cut off.
-            const uint64_t path = paths[s];
-            tied = 0;
-#pragma unroll 4
-            for (int other = part; other < count; other += kParts) {
-                const bool ties = slots.cost[other] == cost;
-                const uint64_t other_path = paths[other];
-                before += ties && other_path < path ? 1 : 0;
-                tied += ties && other_path == path ? 1 : 0;
-            }
-            if (tied > itself) {
-                for (int other = part; other < count; other += kParts)
-                    if (other != s && slots.cost[other] == cost && paths[other] == path)
-                        before += slot_precedes(branches, slots, other, s) ? 1 : 0;
-            }
-        }
-        atomicAdd(&ranks[s], before);
-    }
-    __syncthreads();
-    // The root precedes all.
-    if (threadIdx.x < count) {
-        const uint32_t index = ranks[threadIdx.x];
-        const bool selected = index <= static_cast<uint32_t>(sizes.budget);
-        slots.index[threadIdx.x] = selected ? static_cast<uint16_t>(index) : kNone;
-        if (selected) slot_of[index] = static_cast<uint16_t>(threadIdx.x);
-    }
-    __syncthreads();
-    return min(count, sizes.nodes);
+__device__ __forceinline__ int bit_length(int64_t value) {
+    return 64 - __clzll(value);
 }
 
-// Fills slots.index and slot_of, with `bucket` zero at first; returns the nodes of the tree, root included.
+// Fills slots.cost, slots.index and slot_of, with `bucket` zero at first; returns the nodes of the tree, root included.
+// No slot costs more than `limit`.
 template <int kThreads>
-__device__ int order_slots(Block<kThreads>& block, const Sizes& sizes, int64_t limit, const Branches& branches,
-                           const Slots& slots, uint32_t* bucket, uint16_t* slot_of) {
+__device__ int order_slots(Block<kThreads>& block, const Sizes& sizes, const Rows& rows, int64_t limit,
+                           const Branches& branches, const Slots& slots, uint32_t* bucket, uint16_t* slot_of) {
     static_assert(kBucketsPerThread == 4, "the scan's uint4");
-    if constexpr (kThreads < 1024) {
-        if (slots.count <= kFew) return order_few<kThreads>(sizes, branches, slots, bucket, slot_of);
-    }
     const int thread = threadIdx.x;
-    const int root = branches.slot[0];
+    constexpr int root = 0;
+    if (thread == 0) slot_of[0] = root;
     int64_t* const sorted = branches.excess;  // which the search no longer needs: costs in the order of `item`
     const int shift = max(0, bit_length(limit) - bit_length(sizes.buckets - 1));
-    int place[kSlotsPerThread];  // arrival in the bucket; -1 for the root and what costs too much
+    int place[kSlotsPerThread];  // arrival in the bucket; -1 for the root
     const auto each = [&](auto visit) {
 #pragma unroll
         for (int j = 0; j < kSlotsPerThread; ++j) {
@@ -119,9 +64,12 @@ __device__ int order_slots(Block<kThreads>& block, const Sizes& sizes, int64_t l
         }
     };
     each([&](int j, int s) {
-        const int64_t cost = slots.cost[s];
+        const int u = slots.branch[s];
+        const int64_t cost = branches.excess[u] + rows.spine[branches.depth(u) + s - branches.slot[u]];
+        slots.cost[s] = cost;
+        slots.index[s] = s == root ? 0 : kNone;
         place[j] = -1;
-        if (s != root && cost <= limit) place[j] = static_cast<int>(atomicAdd(&bucket[cost >> shift], 1u));
+        if (s != root) place[j] = static_cast<int>(atomicAdd(&bucket[cost >> shift], 1u));
     });
     __syncthreads();
     uint4 here = reinterpret_cast<const uint4*>(bucket)[thread];
@@ -131,51 +79,43 @@ __device__ int order_slots(Block<kThreads>& block, const Sizes& sizes, int64_t l
     reinterpret_cast<uint4*>(bucket)[thread] = {before, here.x, here.y, here.z};
     __syncthreads();
 
-    // Buckets that begin beyond the budget hold nothing of the tree.
-    const uint32_t budget = sizes.budget;
     each([&](int j, int s) {
         if (place[j] < 0) return;
         const int64_t cost = slots.cost[s];
-        const uint32_t begin = bucket[cost >> shift];
-        const int at = static_cast<int>(begin) + place[j];
-        if (begin >= budget) return;
+        const int at = static_cast<int>(bucket[cost >> shift]) + place[j];
         slots.item[at] = static_cast<uint16_t>(s);
         if (at < branches.capacity) sorted[at] = cost;
     });
     __syncthreads();
 
-    each([&](int j, int s) {
-        uint16_t index = kNone;
-        if (s == root) index = 0;
-        if (place[j] >= 0) {
-            const int64_t cost = slots.cost[s];
-            const int b = static_cast<int>(cost >> shift);
-            const uint32_t begin = bucket[b];
-            const uint32_t end = b + 1 < sizes.buckets ? bucket[b + 1] : total;
-            uint32_t rank = begin;
-            if (begin < budget) {
-                const auto cost_at = [&](uint32_t i) {
-                    return i < static_cast<uint32_t>(branches.capacity) ? sorted[i] : slots.cost[slots.item[i]];
-                };
-                uint32_t tied = 0;
+    const auto cost_at = [&](uint32_t i) {
+        return i < static_cast<uint32_t>(branches.capacity) ? sorted[i] : slots.cost[slots.item[i]];
+    };
+    // Buckets that begin beyond the budget hold nothing of the tree.
+    const uint32_t budget = sizes.budget;
+    for (uint32_t i = thread; i < total; i += kThreads) {
+        const int s = slots.item[i];
+        const int64_t cost = cost_at(i);
+        const int b = static_cast<int>(cost >> shift);
+        const uint32_t begin = bucket[b];
+        if (begin >= budget) break;
+        const uint32_t end = b + 1 < sizes.buckets ? bucket[b + 1] : total;
+        uint32_t rank = begin;
+        uint32_t tied = 0;
 #pragma unroll 4
-                for (uint32_t i = begin; i < end; ++i) {
-                    const int64_t other_cost = cost_at(i);
-                    rank += other_cost < cost ? 1 : 0;
-                    tied += other_cost == cost ? 1 : 0;
-                }
-                if (tied > 1) {  // with others than itself
-                    for (uint32_t i = begin; i < end; ++i) {
-                        const int other = slots.item[i];
-                        if (other != s && cost_at(i) == cost) rank += slot_precedes(branches, slots, other, s) ? 1 : 0;
-                    }
-                }
-            }
-            if (rank < budget) index = static_cast<uint16_t>(rank + 1);
+        for (uint32_t k = begin; k < end; ++k) {
+            const int64_t other_cost = cost_at(k);
+            rank += other_cost < cost ? 1 : 0;
+            tied += other_cost == cost ? 1 : 0;
         }
-        slots.index[s] = index;
-        if (index != kNone) slot_of[index] = static_cast<uint16_t>(s);
-    });
+        if (tied > 1) {  // with others than itself
+            for (uint32_t k = begin; k < end; ++k)
+                if (k != i && cost_at(k) == cost) rank += slot_precedes(branches, slots, slots.item[k], s) ? 1 : 0;
+        }
+        if (rank >= budget) continue;
+        slots.index[s] = static_cast<uint16_t>(rank + 1);
+        slot_of[rank + 1] = static_cast<uint16_t>(s);
+    }
     __syncthreads();
     return 1 + static_cast<int>(min(total, budget));
 }
