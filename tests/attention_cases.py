@@ -64,12 +64,14 @@ def attention_case(
     page_size: int,
     kind: str,
     spare_pages: int = 2,
+    scattered: bool = True,
 ) -> AttentionCase:
-    """Random queries and latents; pages in random order, block tables longer than needed and padded with page -1."""
+    """Random queries and latents; pages in random order or one behind the other, block tables longer than needed and
+    padded with page -1."""
     batch = len(seq_lens)
     needed = [-(-(prefix + count) // page_size) for prefix, count in zip(seq_lens, counts, strict=True)]
     num_pages = sum(needed) + spare_pages
-    order = rng.permutation(num_pages)
+    order = rng.permutation(num_pages) if scattered else np.arange(num_pages)
     table = np.full((batch, max(max(needed), 1) + 1), -1, np.int32)
     mask = tree_masks(rng, counts, nodes, kind)
     cache = np.full((num_pages, page_size, RANK + ROPE), NAN_BF16)

@@ -33,6 +33,26 @@ def test_ragged_requests_against_float64(place, page_size, kind):
     assert to_numpy(status).tolist() == [0] * 4
 
 
+@pytest.mark.parametrize("page_size", [1, 3, 32])
+def test_pages_that_follow_each_other_in_the_cache(place, page_size):
+    rng = np.random.default_rng(200 + page_size)
+    case = attention_case(
+        rng,
+        seq_lens=[200, 63, 129],
+        counts=[9, 4, 7],
+        nodes=9,
+        heads=8,
+        page_size=page_size,
+        kind="tree",
+        scattered=False,
+    )
+    # Two entries exchanged break the first request's run in its second tile of 64 slots, not in its first.
+    case.block_table[0, [64 // page_size + 1, 64 // page_size + 2]] = case.block_table[
+        0, [64 // page_size + 2, 64 // page_size + 1]
+    ]
+    assert_close(*kdbench.verify_attn(*case.arguments(place)), case.expected())
+
+
 @pytest.mark.parametrize("nodes", [1, 2, 15, 16, 31, 32, 33, 63, 64, 65, 129])
 def test_node_counts_around_tiles_and_mask_words(place, nodes):
     rng = np.random.default_rng(nodes)

@@ -311,7 +311,7 @@ TEST(verify_attn_far_apart_scores) {
 
 TEST(verify_attn_slot_tile_edges) {
     // Prefix and tree end before, at and behind multiples of 64 slots, on pages that are multiples of 64 and not.
-    for (const int32_t page_size : {64, 128, 16, 1}) {
+    for (const int32_t page_size : {64, 128, 32, 16, 3, 1}) {
         check_shape(90, {9, 8, page_size, {0, 1, 55, 56, 63, 64}, {9, 9, 9, 8, 1, 9}});
         check_shape(91, {65, 3, page_size, {65, 127, 128, 129}, {65, 64, 1, 63}});
     }
