@@ -14,6 +14,13 @@ __device__ __forceinline__ uint32_t cluster_rank() {
     return rank;
 }
 
+// Of the grid's clusters along x; the block's own index where it was launched without clusters.
+__device__ __forceinline__ uint32_t cluster_index() {
+    uint32_t index;
+    asm volatile("mov.u32 %0, %%clusterid.x;\n" : "=r"(index));
+    return index;
+}
+
 // All threads of the cluster that still run arrive and wait; what was stored before is visible after.
 __device__ __forceinline__ void cluster_arrive() {
     asm volatile("barrier.cluster.arrive.release.aligned;\n" ::: "memory");

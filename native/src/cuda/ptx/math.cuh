@@ -13,6 +13,20 @@ __device__ __forceinline__ float exp2_approx(float x) {
     return y;
 }
 
+// To about 2^-22 of the result or, near 1, absolute.
+__device__ __forceinline__ float log2_approx(float x) {
+    float y;
+    asm("lg2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// 1 / x to 1 unit in the last place.
+__device__ __forceinline__ float reciprocal_approx(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
+    return y;
+}
+
 // Two f16 values, x in the lower half.
 __device__ __forceinline__ uint32_t pack_f16(float x, float y) {
     uint32_t pair;

@@ -34,15 +34,16 @@ EncodeTensorMap encode_tensor_map() {
     return found;
 }
 
-// Rows of `columns` bf16 values, to be read in boxes of box_rows x 64.
-CUtensorMap make_map(const void* base, int64_t rows, int columns, int box_rows) {
+// Rows of `columns` bf16 values, to be read in boxes of box_rows x 64, `box_blocks` neighbouring ones at a time: they
+// land one behind the other.
+CUtensorMap make_map(const void* base, int64_t rows, int columns, int box_rows, int box_blocks) {
     CUtensorMap map;
-    const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)};
-    const cuuint64_t pitch[1] = {static_cast<cuuint64_t>(columns) * 2};
-    const cuuint32_t box[2] = {64, static_cast<cuuint32_t>(box_rows)};
-    const cuuint32_t steps[2] = {1, 1};
+    const cuuint64_t sizes[3] = {64, static_cast<cuuint64_t>(rows), static_cast<cuuint64_t>(columns) / 64};
+    const cuuint64_t pitch[2] = {static_cast<cuuint64_t>(columns) * 2, 128};
+    const cuuint32_t box[3] = {64, static_cast<cuuint32_t>(box_rows), static_cast<cuuint32_t>(box_blocks)};
+    const cuuint32_t steps[3] = {1, 1, 1};
     const CUresult result =
-        encode_tensor_map()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<void*>(base), sizes, pitch, box,
+        encode_tensor_map()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void*>(base), sizes, pitch, box,
                             steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result != CUDA_SUCCESS)
@@ -52,7 +53,7 @@ CUtensorMap make_map(const void* base, int64_t rows, int columns, int box_rows) 
 }
 
 bool uses_gather(const kdt_verify_attn_params& p) {
-    return p.page_size % kSlots != 0;
+    return p.page_size % kSlots != 0 && p.page_size != kSlots / 2 && p.page_size != kSlots / 4;
 }
 
 int64_t rows_of(const kdt_verify_attn_params& p) {
@@ -87,12 +88,13 @@ Args make_args(const kdt_verify_attn_params& p, const Plan& plan) {
     args.num_rows = static_cast<int>(rows_of(p));
     args.num_pages = p.num_pages;
     args.page_size = p.page_size;
+    while (int64_t{2} << args.page_shift < p.page_size) ++args.page_shift;
+    args.page_reciprocal = static_cast<uint32_t>((uint64_t{1} << (32 + args.page_shift)) / p.page_size + 1);
     args.max_pages_per_seq = p.max_pages_per_seq;
     args.scale_log2 = p.softmax_scale * 1.44269504f;
     args.tail_only = p.tail_only;
     args.tiles = static_cast<int>(ceil_divide(args.num_rows, kRows));
     args.cluster_splits = plan.cluster_splits;
-    while (1 << args.cluster_shift < plan.cluster_splits) ++args.cluster_shift;
     args.heads_reciprocal = static_cast<uint32_t>(ceil_divide(int64_t{1} << 31, p.num_qo_heads));
     args.groups = plan.groups;
     return args;
@@ -105,29 +107,34 @@ void take_workspace(Workspace& workspace, int64_t batch, Args& args) {
     args.partials.out = workspace.take<float>(units * args.groups * kRows * kRank);
     args.partials.lse = workspace.take<float>(slices * kRows);
     args.partials.status = workspace.take<int32_t>(slices);
-    args.partials.tickets = workspace.take<uint64_t>(units * args.cluster_splits);
+    args.partials.meetings = workspace.take<Meeting>(units * args.cluster_splits);
 }
 
 template <bool kGathered>
 void launch_as(const kdt_verify_attn_params& p, const Device& device, const Args& args) {
     Maps maps;
     const int64_t rows = p.batch * rows_of(p);
-    maps.q_nope = make_map(p.q_nope, rows, KDT_KV_LORA_RANK, kRows);
-    maps.q_pe = make_map(p.q_pe, rows, KDT_QK_ROPE_HEAD_DIM, kRows);
-    maps.latents = kGathered ? maps.q_pe : make_map(p.kv_cache, int64_t{p.num_pages} * p.page_size, kHeadDim, kSlots);
+    maps.q_nope = make_map(p.q_nope, rows, KDT_KV_LORA_RANK, kRows, kBoxes - 1);
+    maps.q_pe = make_map(p.q_pe, rows, KDT_QK_ROPE_HEAD_DIM, kRows, 1);
+    const int64_t slots = int64_t{p.num_pages} * p.page_size;
+    const int box_rows = kGathered ? kSlots : std::min(p.page_size, kSlots);
+    maps.latents = make_map(p.kv_cache, slots, kHeadDim, box_rows, 1);
+    maps.halves = make_map(p.kv_cache, slots, kHeadDim, kSlots, kHalfBoxes);
     const int blocks = args.cluster_splits;
-    cudaLaunchAttribute cluster = {};
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim.x = blocks;
-    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+    cudaLaunchAttribute attributes[2] = {};
+    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    attributes[1].id = cudaLaunchAttributeClusterDimension;
+    attributes[1].val.clusterDim.x = blocks;
+    attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(static_cast<unsigned>(int64_t{args.tiles} * blocks), static_cast<unsigned>(args.groups),
                           static_cast<unsigned>(p.batch));
     config.blockDim = dim3(kThreads);
     config.dynamicSmemBytes = kSharedBytes;
     config.stream = static_cast<cudaStream_t>(p.stream);
-    config.attrs = &cluster;
-    config.numAttrs = blocks > 1 ? 1 : 0;
+    config.attrs = attributes;
+    config.numAttrs = blocks > 1 ? 2 : 1;
     allow_shared(attend<kGathered>, kSharedBytes, device);
     check(cudaLaunchKernelEx(&config, attend<kGathered>, args, maps), "the launch of verify_attn's kernel");
 }
@@ -143,6 +150,7 @@ const char* why_not(const kdt_verify_attn_params& p, const Device& device) {
     const int64_t slots = int64_t{p.num_pages} * p.page_size;
     const int64_t rows = p.batch * rows_of(p);
     if (slots >= INT32_MAX || rows >= INT32_MAX - 2 * kRows) return "the copy engine counts rows in 31 bits";
+    if (int64_t{p.max_pages_per_seq} * p.page_size > INT32_MAX) return "slots of a request are counted in 31 bits";
     if (p.batch > 65535) return "a grid holds at most 65535 requests";
     if (encode_tensor_map() == nullptr) return "the driver has no cuTensorMapEncodeTiled";
     return nullptr;

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "cuda/overlap.cuh"
 #include "cuda/ptx/cluster.cuh"
 #include "cuda/ptx/mbarrier.cuh"
 #include "cuda/ptx/warpgroup.cuh"
@@ -13,34 +14,30 @@
 #include "cuda/verify_attn/hopper/finish.cuh"
 #include "cuda/verify_attn/hopper/layout.cuh"
 #include "cuda/verify_attn/hopper/produce.cuh"
+#include "cuda/verify_attn/hopper/reduce.cuh"
 #include "cuda/verify_attn/hopper/tiles.cuh"
 
 namespace kdt::cuda::verify_attn::hopper {
 
-// One thread sets up the barriers and sends for the queries, another finds out what there is to do.
+// What needs no memory but the block's own.
 template <bool kGathered>
-__device__ __forceinline__ void initialise(const Args& args, const Maps& maps, Shared& shared) {
+__device__ __forceinline__ void initialise(const Maps& maps, Shared& shared) {
     const int thread = threadIdx.x;
-    if (thread == 0) {
-        ptx::mbarrier_init(ptx::shared_address(&shared.queries_full), 1);
-#pragma unroll 1
-        for (int i = 0; i < kStages * kBoxes; ++i)
-            ptx::mbarrier_init(ptx::shared_address(&shared.full[0][i]), kGathered ? kWarpgroup : 1);
-#pragma unroll 1
-        for (int i = 0; i < kStages * 2; ++i)
-            ptx::mbarrier_init(ptx::shared_address(&shared.empty[0][i]), kWarpsPerGroup);
+    if (thread < 2 * kStages) {
+        ptx::mbarrier_init(ptx::shared_address(&shared.full[0][0] + thread), kGathered ? kWarpgroup / 2 : 1);
+        ptx::mbarrier_init(ptx::shared_address(&shared.empty[0][0] + thread), kWarpsPerGroup);
+        if (thread == 0) ptx::mbarrier_init(ptx::shared_address(&shared.queries_full), 1);
         ptx::mbarrier_init_fence();
-        load_queries(args, maps, find_work(args, ptx::cluster_rank()), shared);
     } else if (thread == 32) {
-        const Work work = find_work(args, ptx::cluster_rank());
-        const Request request = examine(args, work.b);
-        shared.work = work;
-        shared.request = request;
-        shared.range = find_range(args, request, work);
+        ptx::tma_prefetch_map(&maps.q_nope);
+        ptx::tma_prefetch_map(&maps.q_pe);
+        ptx::tma_prefetch_map(&maps.latents);
+        ptx::tma_prefetch_map(&maps.halves);
         shared.refused = 0;
         shared.live_nodes = 0;
+    } else if (thread >= 64 && thread < 64 + kMaxWords) {
+        shared.seen[thread - 64] = 0;
     }
-    if (thread >= 64 && thread < 64 + kMaxWords) shared.seen[thread - 64] = 0;
 }
 
 template <bool kGathered>
@@ -76,30 +73,37 @@ template <bool kGathered>
 __device__ __forceinline__ void attend_tile(const Args& args, const Maps& maps) {
     extern __shared__ __align__(1024) unsigned char dynamic_shared[];
     Shared& shared = *reinterpret_cast<Shared*>(dynamic_shared);
-    initialise<kGathered>(args, maps, shared);
+    initialise<kGathered>(maps, shared);
+    __syncthreads();
+    wait_for_earlier_kernels();
+    const Work work = find_work(args);
+    if (threadIdx.x == 0) load_queries(args, maps, work, shared);
+    if (threadIdx.x >= kWarpSize) survey(args, work, shared);
     __syncthreads();
     if (shared.request.status != 0) {  // the same for all blocks of the cluster
-        write_nothing(args, shared.work, shared.request.status);
+        write_nothing(args, work, shared.request.status);
         // Nothing may land in shared memory that is no longer the block's.
         if (threadIdx.x == 0) ptx::mbarrier_wait(ptx::shared_address(&shared.queries_full), 0);
         return;
     }
-    survey_masks(args, shared);
-    __syncthreads();
-    if (threadIdx.x < kWarpSize) plan_visits(args, shared);
-    __syncthreads();
     if (threadIdx.x < kWarpgroup) {
-        ptx::give_registers<kGathered ? 56 : 40>();
-        const int thread = threadIdx.x;
-        if (kGathered) gather_latents(args, shared, thread);
-        if (thread < 32) {
-            if (!kGathered && thread == 0) load_latents(args, maps, shared);
+        ptx::give_registers<kGathered ? 72 : 40>();
+        // Two warps a half when gathering, else a thread.
+        const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
+        if constexpr (kGathered) {
+            Gatherer(args, maps, shared, warp / 2).run();
         } else {
-            if (!pages_exist(args, shared, thread - 32, kWarpgroup - 32)) shared.refused = KDT_REQ_BAD_PAGE;
-            ptx::named_barrier_arrive<kThreads - 32>(kMainLoopDone);
+            const TileWalk walk(args, shared);
+            if (warp < 2 && threadIdx.x % kWarpSize == 0) load_latents(args, maps, shared, walk, warp);
+        }
+        if (warp == 0) let_next_kernel_come();
+        if (warp >= 2) {
+            const int thread = static_cast<int>(threadIdx.x) - kWarpgroup / 2;
+            if (!pages_exist(args, shared, thread, kWarpgroup / 2)) shared.refused = KDT_REQ_BAD_PAGE;
+            ptx::named_barrier_arrive<kConsumers + kWarpgroup / 2>(kMainLoopDone);
         }
     } else {
-        ptx::take_registers<kGathered ? 224 : 232>();
+        ptx::take_registers<kGathered ? 216 : 232>();
         compute<kGathered>(args, shared);
     }
 }

@@ -31,7 +31,7 @@ class Consumer {
   public:
     __device__ Consumer(const Args& args, Shared& shared)
         : args_(args),
-          walk_(shared),
+          walk_(args, shared),
           shared_(shared),
           thread_(static_cast<int>(threadIdx.x) % kWarpgroup),
           warp_(thread_ / 32),
@@ -62,17 +62,20 @@ class Consumer {
         bool values_first = false;
 #pragma unroll 1
         while (tile < walk_.end()) {
-            RowMasks masks = {};
-            const bool masked = prepare_masked(tile, parity, masks);
+            const bool masked = walk_.is_masked(tile);
+            const RowMasks masks = masked ? load_masks(tile) : RowMasks{};
             float scores[32];
-            multiply_keys<0, 3, 3>(scores, parity);
+            wait_for_half(0, parity);
+            multiply_keys<0, kHalfBoxes, false>(scores);
             ptx::wgmma_commit();
             if (values_first) {
                 ptx::wgmma_wait<1>();  // the values of the tile before
                 release(kOther);
             }
-            multiply_keys<3, kBoxes, 3>(scores, parity);
+            wait_for_half(1, parity);
+            multiply_keys<kHalfBoxes, kBoxes, true>(scores);
             ptx::wgmma_commit();
+            if (masked) clear_unseen(tile);
             ptx::wgmma_wait<0>();
             ptx::pin_registers(scores);
             ptx::pin_registers(out);
@@ -108,11 +111,17 @@ class Consumer {
                 ptx::wgmma_commit();
                 break;
             }
-            RowMasks masks = {};
-            const bool masked = prepare_masked(tile, parity, masks);
+            const bool masked = walk_.is_masked(tile);
+            const RowMasks masks = masked ? load_masks(tile) : RowMasks{};
             float scores[32];
-            multiply_keys<0, kBoxes, 3>(scores, parity);
+            // In the order in which a stage of this group becomes free.
+            wait_for_half(1, parity);
+            multiply_keys<kHalfBoxes, kBoxes - 1, false>(scores);
+            wait_for_half(0, parity);
+            multiply_keys<0, kHalfBoxes, true>(scores);
+            multiply_keys<kBoxes - 1, kBoxes, true>(scores);
             ptx::wgmma_commit();
+            if (masked) clear_unseen(tile);
             multiply_values_of_other(out, state);
             ptx::wgmma_commit();
             ptx::wgmma_wait<1>();  // the scores
@@ -121,10 +130,10 @@ class Consumer {
             float factor[2];
             if (masked) hide_unseen(scores, tile, masks);
             weigh_scores(scores, args_.scale_log2, state, weights, factor);
+            publish(state, weights);
             ptx::wgmma_wait<0>();
             ptx::pin_registers(out);
             release(kOther);
-            publish(state, weights);
             rescale(out, factor);
             multiply_values(out, weights);
             ptx::wgmma_commit();
@@ -142,10 +151,9 @@ class Consumer {
         uint64_t high[2];
     };
 
-    // Sends for what the rows see of a tile that is not all prefix, and clears the slots that no row of the block sees:
-    // they may hold anything, and a weight of 0 would not do (0 * NaN is NaN).
-    __device__ __forceinline__ bool prepare_masked(int tile, uint32_t parity, RowMasks& masks) {
-        if (!walk_.is_masked(tile)) return false;
+    // Sends for what the rows see of a tile that is not all prefix.
+    __device__ __forceinline__ RowMasks load_masks(int tile) const {
+        RowMasks masks;
         const Window window(shared_, tile);
         const int nodes = shared_.request.nodes;
         const uint64_t before = args_.tail_only == 0 ? ~uint64_t{0} : 0;
@@ -158,17 +166,22 @@ class Consumer {
             masks.low[h] = window.at < 0 ? before : exists && window.at < args_.words ? words[0] : 0;
             masks.high[h] = exists && window.at + 1 < args_.words ? words[1] : 0;
         }
-        if constexpr (kGathered) return true;
-        const uint64_t seen = shared_.windows[tile - shared_.range.first_masked];
-        if (seen == ~uint64_t{0}) return true;
-#pragma unroll 1
-        for (int box = 0; box < kBoxes; ++box) wait_for_box(box, parity);
+        return masks;
+    }
+
+    // Clears the values of slots that no row of the block sees, which has landed whole: they may hold anything, and a
+    // weight of 0 would not do (0 * NaN is NaN). Their scores count for nothing, so products with these keys may be
+    // under way.
+    __device__ __forceinline__ void clear_unseen(int tile) const {
+        if constexpr (kGathered) return;
+        const uint64_t seen = seen_slots(args_, shared_, tile);
+        if (seen == ~uint64_t{0}) return;
         // Two threads a slot; they start at different chunks, and so in different banks.
         const int slot = thread_ / 2;
         if ((seen >> slot & 1) == 0) {
             unsigned char* const slot_row = shared_.stages[kSide] + slot * kBoxRowBytes;
 #pragma unroll 1
-            for (int box = 0; box < kBoxes; ++box)
+            for (int box = 0; box < kBoxes - 1; ++box)
 #pragma unroll
                 for (int chunk = 0; chunk < 4; ++chunk)
                     *reinterpret_cast<uint4*>(slot_row + box * kBoxBytes +
@@ -176,7 +189,6 @@ class Consumer {
         }
         ptx::fence_for_async_readers();
         ptx::named_barrier_sync<kWarpgroup>(kLeftGroup + kSide);
-        return true;
     }
 
     __device__ __forceinline__ void hide_unseen(float (&scores)[32], int tile, const RowMasks& masks) const {
@@ -190,31 +202,25 @@ class Consumer {
         mask_scores(scores, visible);
     }
 
-    __device__ __forceinline__ void wait_for_box(int box, uint32_t parity) const {
-        ptx::mbarrier_wait(ptx::shared_address(&shared_.full[kSide][box]), parity);
+    // Of the stage of the group's own tiles.
+    __device__ __forceinline__ void wait_for_half(int half, uint32_t parity) const {
+        ptx::mbarrier_wait(ptx::shared_address(&shared_.full[kSide][half]), parity);
+        // Copied by ordinary instructions of other threads.
+        if constexpr (kGathered) ptx::fence_for_async_readers();
     }
 
-    // scores = queries * keys, over the values of these boxes, kStep at a time: the tensor cores run dry between steps,
-    // and the instruction caches overflow when there is but one.
-    template <int kBegin, int kEnd, int kStep>
-    __device__ __forceinline__ void multiply_keys(float (&scores)[32], uint32_t parity) const {
-        static_assert((kEnd - kBegin) % kStep == 0, "whole steps");
-        ptx::Descriptor queries = ptx::k_major_descriptor(ptx::shared_address(shared_.queries)) + kBegin * kBoxBytes;
-        ptx::Descriptor keys = ptx::k_major_descriptor(ptx::shared_address(shared_.stages[kSide])) + kBegin * kBoxBytes;
-#pragma unroll 1
-        for (int box = kBegin; box < kEnd; box += kStep) {
+    // scores = (kAccumulate ? scores : 0) + queries * keys, over the values of these boxes.
+    template <int kBegin, int kEnd, bool kAccumulate>
+    __device__ __forceinline__ void multiply_keys(float (&scores)[32]) const {
+        const ptx::Descriptor queries =
+            ptx::k_major_descriptor(ptx::shared_address(shared_.queries)) + kBegin * kBoxBytes;
+        const ptx::Descriptor keys =
+            ptx::k_major_descriptor(ptx::shared_address(shared_.stages[kSide])) + kBegin * kBoxBytes;
+        ptx::wgmma_fence();
 #pragma unroll
-            for (int i = 0; i < kStep; ++i) wait_for_box(box + i, parity);
-            // Copied by ordinary instructions of other threads.
-            if constexpr (kGathered) ptx::fence_for_async_readers();
-            ptx::wgmma_fence();
-#pragma unroll
-            for (int i = 0; i < kStep * 4; ++i) {
-                const uint32_t at = i / 4 * kBoxBytes + i % 4 * 32;
-                ptx::wgmma_scores(scores, queries + at, keys + at, box + i > 0);
-            }
-            queries = queries + kStep * kBoxBytes;
-            keys = keys + kStep * kBoxBytes;
+        for (int i = 0; i < (kEnd - kBegin) * 4; ++i) {
+            const uint32_t at = i / 4 * kBoxBytes + i % 4 * 32;
+            ptx::wgmma_scores(scores, queries + at, keys + at, kAccumulate || i > 0);
         }
     }
 

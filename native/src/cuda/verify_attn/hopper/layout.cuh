@@ -13,6 +13,8 @@
 
 #include <cstdint>
 
+#include "cuda/meeting.cuh"
+#include "cuda/ptx/cluster.cuh"
 #include "kdtree/kdtree.h"
 
 namespace kdt::cuda::verify_attn::hopper {
@@ -26,7 +28,9 @@ constexpr int kBoxes = kHeadDim / 64;
 constexpr int kBoxRowBytes = 128;
 constexpr int kBoxBytes = kSlots * kBoxRowBytes;
 constexpr int kTileBytes = kBoxes * kBoxBytes;
+constexpr int kHalfBoxes = 4;  // of a half of a stage, which one of the groups reads as values
 constexpr int kStages = 2;
+constexpr int kMaxPagesPerTile = 4;  // that the copy engine brings; smaller pages are gathered slot by slot
 constexpr int kMaxWords = (KDT_MAX_TREE_BUDGET + 64) / 64;
 constexpr int kMaxMaskedTiles = kMaxWords + 1;  // that hold slots of the tree, which may start inside one
 constexpr int kMaxClusterSplits = 8;
@@ -71,35 +75,38 @@ struct SlotRange {
 struct Shared {
     unsigned char queries[kTileBytes];
     unsigned char stages[kStages][kTileBytes];
-    uint64_t full[kStages][kBoxes];  // mbarriers: a box has landed
-    uint64_t empty[kStages][2];      // a half of a stage is free again: what the left or the right group reads last
+    uint64_t full[kStages][2];   // mbarriers: a half of a stage has landed,
+    uint64_t empty[kStages][2];  // and is free again: what the left or the right group reads last
     uint64_t queries_full;
     float reference[kStages][kRows];  // what the exponents of the stage's weights are relative to
     float sums[2][kRows];
     float lse[kRows];       // base 2, of this split
     float units[2][kRows];  // what the halves of a split's staged rows are in units of
-    float shares[kMaxGroups][kRows];
     float total_lse[kRows];
     unsigned long long seen[kMaxWords];  // columns of the tree that any row of this tile sees
     unsigned long long live_nodes;       // bit k: the tile's k-th node sees anything
-    uint64_t windows[kMaxMaskedTiles];   // slots of a masked tile that a row of this tile sees
-    uint32_t visits;                     // bit k: a row sees something of masked tile k
-    int walk_end;
     Work work;
     Request request;
     SlotRange range;
     int refused;
-    int is_last;
+    int claim;
 };
 constexpr int kSharedBytes = static_cast<int>(sizeof(Shared));
 static_assert(kSharedBytes <= 227 * 1024, "what a block can have");
+
+// What parts of a row weigh in the sum of splits; it replaces the queries once nobody reads them any more.
+struct Shares {
+    float of_splits[2][kMaxClusterSplits][kRows];  // times the units of the halves of the split's staged rows
+    float of_groups[kMaxGroups][kRows];
+};
+static_assert(sizeof(Shares) <= kTileBytes, "it lies where the queries were");
 
 // Partial results of groups of splits, when one cluster does not hold all splits. A unit is a row tile of a request.
 struct Partials {
     float* out;         // [units, groups, kRows, 512], of weight 1
     float* lse;         // [units, groups, cluster_splits, kRows] base 2: a copy for the columns of each block
     int32_t* status;    // [units, groups, cluster_splits]
-    uint64_t* tickets;  // [units, cluster_splits]
+    Meeting* meetings;  // [units, cluster_splits]
 };
 
 struct Args {
@@ -117,22 +124,23 @@ struct Args {
     int num_rows;  // of a request: max_nodes * num_qo_heads
     int num_pages;
     int page_size;
+    uint32_t page_reciprocal;  // 2^(32 + page_shift) / page_size, rounded up
+    int page_shift;            // page_size lies above 2^page_shift, up to twice that
     int max_pages_per_seq;
     float scale_log2;  // softmax_scale * log2(e): exponentials are of base 2
     int tail_only;
     int tiles;                  // row tiles of a request
-    int cluster_splits;         // splits of a row tile in one cluster: 1, 2, 4 or 8
-    int cluster_shift;          // log2 of the blocks of a cluster
+    int cluster_splits;         // splits of a row tile in one cluster: its blocks
     uint32_t heads_reciprocal;  // 2^31 / num_qo_heads, rounded up
     int groups;                 // clusters a row tile's splits are spread over
     Partials partials;
 };
 
 // The grid is clusters side by side over the row tiles, groups, requests: neighbours read the same latents.
-__device__ __forceinline__ Work find_work(const Args& args, uint32_t rank) {
+__device__ __forceinline__ Work find_work(const Args& args) {
     Work work;
-    work.split = static_cast<int>(rank);
-    work.tile = static_cast<int>(blockIdx.x >> args.cluster_shift);
+    work.split = static_cast<int>(ptx::cluster_rank());
+    work.tile = static_cast<int>(ptx::cluster_index());
     work.group = static_cast<int>(blockIdx.y);
     work.b = static_cast<int>(blockIdx.z);
     work.first_row = work.tile * kRows;

@@ -7,9 +7,18 @@
 #include <cstdint>
 
 #include "cuda/block.cuh"
+#include "cuda/ptx/prefetch.cuh"
 #include "cuda/verify_attn/hopper/layout.cuh"
 
 namespace kdt::cuda::verify_attn::hopper {
+
+// Brings the block table's entries for the first tiles near, which whoever loads latents will ask for next.
+__device__ __forceinline__ void prefetch_pages(const Args& args, const Work& work, const SlotRange& range, int lane) {
+    const uint32_t first = static_cast<uint32_t>(range.begin) * kSlots / static_cast<uint32_t>(args.page_size);
+    const uint32_t entry = first + static_cast<uint32_t>(lane) * 32;  // 128 bytes a lane
+    if (lane < 5 && range.begin < range.end && entry < static_cast<uint32_t>(args.max_pages_per_seq))
+        ptx::prefetch_l1(args.block_table + int64_t{work.b} * args.max_pages_per_seq + entry);
+}
 
 __device__ __forceinline__ void add_bits(unsigned long long& word, uint64_t bits) {
     uint32_t* const halves = reinterpret_cast<uint32_t*>(&word);
@@ -17,56 +26,67 @@ __device__ __forceinline__ void add_bits(unsigned long long& word, uint64_t bits
     atomicOr(halves + 1, static_cast<uint32_t>(bits >> 32));
 }
 
-// Fills shared.seen and live_nodes from the mask rows of the tile's nodes; called by all threads, with a barrier before
-// (the words are zero) and after.
-__device__ __forceinline__ void survey_masks(const Args& args, Shared& shared) {
-    const Work& work = shared.work;
-    const int all_nodes = shared.request.nodes;
-    const int first_node = node_of(args, work.first_row);
-    const int nodes = min(node_of(args, work.first_row + work.rows - 1) + 1, all_nodes) - first_node;
-    // A warp a node, a lane a word.
+// Finds out what there is to do: shared.work, request and range, and from the mask rows of the tile's nodes seen and
+// live_nodes. Called by all warps but the first, with a barrier before (the words are zero) and after. Lengths and mask
+// are asked for at once: at the start of a block there is nothing else to do than to wait for memory.
+__device__ __forceinline__ void survey(const Args& args, const Work& work, Shared& shared) {
+    const int warp = static_cast<int>(threadIdx.x) / kWarpSize - 1;
     const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+    const int first_node = node_of(args, work.first_row);
+    const int tile_nodes = node_of(args, work.first_row + work.rows - 1) + 1 - first_node;
+    // A warp a node, a lane a word.
     const uint64_t* const words = args.tree_mask + (int64_t{work.b} * args.max_nodes + first_node) * args.words + lane;
+    const auto load = [&](int node) {
+        return node < tile_nodes && lane < args.words ? words[node * args.words] : uint64_t{0};
+    };
+    uint64_t bits = load(warp);
+    const Request request = examine(args, work.b);
+    if (warp == 0) {
+        const SlotRange range = find_range(args, request, work);
+        if (lane == 0) {
+            shared.work = work;
+            shared.request = request;
+            shared.range = range;
+        }
+        prefetch_pages(args, work, range, lane);
+    }
     uint64_t seen = 0;
     uint64_t live = 0;
 #pragma unroll 1
-    for (int node = static_cast<int>(threadIdx.x) / kWarpSize; node < nodes; node += kThreads / kWarpSize) {
-        const uint64_t bits = lane < args.words ? words[node * args.words] & node_bits(all_nodes, lane) : 0;
+    for (int node = warp; node < min(tile_nodes, request.nodes - first_node);) {
+        bits &= node_bits(request.nodes, lane);
         seen |= bits;
         if (__ballot_sync(kAllLanes, bits != 0) != 0) live |= uint64_t{1} << node;
+        node += kThreads / kWarpSize - 1;
+        bits = load(node);
     }
     if (live == 0) return;
     if (lane < args.words) add_bits(shared.seen[lane], seen);
     if (lane == 0) add_bits(shared.live_nodes, live);
 }
 
-// Fills shared.windows and shared.visits from what survey_masks found; called by one warp.
-__device__ __forceinline__ void plan_visits(const Args& args, Shared& shared) {
-    const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
-    const Window window(shared, shared.range.first_masked + lane);
-    const bool any = shared.live_nodes != 0;
+// The slots of a masked tile that a row of the block sees. Known after survey().
+__device__ __forceinline__ uint64_t seen_slots(const Args& args, const Shared& shared, int tile) {
+    const Window window(shared, tile);
     const auto word = [&](int k) {
-        if (k < 0) return args.tail_only == 0 && any ? ~uint64_t{0} : 0;
+        if (k < 0) return args.tail_only == 0 && shared.live_nodes != 0 ? ~uint64_t{0} : 0;
         return k < args.words ? uint64_t{shared.seen[k]} : 0;
     };
-    const uint64_t seen = lane < kMaxMaskedTiles ? window.slots(word(window.at), word(window.at + 1)) : 0;
-    if (lane < kMaxMaskedTiles) shared.windows[lane] = seen;
-    const uint32_t visits = __ballot_sync(kAllLanes, seen != 0);
-    if (lane == 0) {
-        shared.visits = visits;
-        // Where nobody sees anything, not even the prefix is visited.
-        shared.walk_end = any ? shared.range.end : shared.range.begin;
-    }
+    return window.slots(word(window.at), word(window.at + 1));
 }
 
-// The tiles of a block in their order, those that no row sees left out.
+// The tiles of a block in their order, those that no row sees left out; where nobody sees anything, not even the prefix
+// is visited. To be made by whole warps.
 class TileWalk {
   public:
-    __device__ explicit TileWalk(const Shared& shared)
+    __device__ __forceinline__ TileWalk(const Args& args, const Shared& shared)
         : begin_(shared.range.begin),
-          end_(shared.walk_end),
-          first_masked_(shared.range.first_masked),
-          visits_(shared.visits) {}
+          end_(shared.live_nodes != 0 ? shared.range.end : shared.range.begin),
+          first_masked_(shared.range.first_masked) {
+        const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+        const bool visited = lane < kMaxMaskedTiles && seen_slots(args, shared, first_masked_ + lane) != 0;
+        visits_ = __ballot_sync(kAllLanes, visited);
+    }
 
     __device__ int end() const { return end_; }
     __device__ int first() const { return from(begin_); }
@@ -85,7 +105,7 @@ class TileWalk {
     const int begin_;
     const int end_;
     const int first_masked_;
-    const uint32_t visits_;
+    uint32_t visits_;  // bit k: a row sees something of masked tile k
 };
 
 // Whether this thread's share of the pages that hold slots of the block's split exists. `thread` of `threads`.
