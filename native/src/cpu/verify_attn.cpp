@@ -4,7 +4,9 @@
 //
 // The rows (node, head) of a request are cut into blocks. A block walks over the request's slots in tiles: a tile's
 // latents are gathered and widened once, then each row takes the slots that it sees. A slot that a row does not see
-// never enters its arithmetic, so what it holds, NaN included, cannot reach the row.
+// never enters its arithmetic, so what it holds, NaN included, cannot reach the row. The running maximum rises slot by
+// slot, not tile by tile: a row's bits depend on the sequence of latents it sees, not on where in the tree or in a tile
+// they stand. So a node gets the bits that plain decoding gives its token.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -145,14 +147,26 @@ class Block {
             if (first + s < request.prefix || sees_node(request, r, first + s - request.prefix)) slots[seen++] = s;
         if (seen == 0) return;
 
-        float weights[kTile];
-        dot(lane_.query[r], lane_.tile, slots, seen, weights);
-        float maximum = lane_.maximum[r];
-        for (int32_t k = 0; k < seen; ++k) maximum = std::max(maximum, weights[k]);
-        const float decay = std::exp(lane_.maximum[r] - maximum);
-        lane_.sum[r] = lane_.sum[r] * decay + exponentiate(weights, seen, maximum);
+        float scores[kTile];
+        dot(lane_.query[r], lane_.tile, slots, seen, scores);
+        for (int32_t first_of_run = 0, k = 0; first_of_run < seen; first_of_run = k) {
+            if (scores[first_of_run] > lane_.maximum[r]) raise_maximum(r, scores[first_of_run]);
+            for (k = first_of_run + 1; k < seen && !(scores[k] > lane_.maximum[r]);) ++k;
+            take_run(r, scores + first_of_run, slots + first_of_run, k - first_of_run);
+        }
+    }
+
+    void raise_maximum(int32_t r, float maximum) {
+        const float factor = std::exp(lane_.maximum[r] - maximum);
+        lane_.sum[r] *= factor;
+        decay(factor, lane_.sum_of_values[r]);
         lane_.maximum[r] = maximum;
-        accumulate(weights, lane_.tile, slots, seen, decay, lane_.sum_of_values[r]);
+    }
+
+    void take_run(int32_t r, float* scores, const int32_t* slots, int32_t count) {
+        exponentiate(scores, count, lane_.maximum[r]);
+        for (int32_t k = 0; k < count; ++k) lane_.sum[r] += scores[k];
+        accumulate(scores, lane_.tile, slots, count, lane_.sum_of_values[r]);
     }
 
     // A row that saw nothing has sum 0: out 0, lse -inf.

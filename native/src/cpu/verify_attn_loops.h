@@ -27,12 +27,14 @@ void narrow(const float* from, float factor, uint16_t* to);
 // scores[k] = query . tile[slots[k]].
 void dot(const float* query, const TileRow* tile, const int32_t* slots, int32_t count, float* scores);
 
-// In place: scores become weights e^(score - maximum). Returns their sum.
+// In place: scores become weights e^(score - maximum). Returns their sum, whose last bits depend on `count`.
 float exponentiate(float* scores, int32_t count, float maximum);
 
-// total = total * decay + the sum over k of weights[k] * latent of tile[slots[k]].
-void accumulate(const float* weights, const TileRow* tile, const int32_t* slots, int32_t count, float decay,
-                float* total);
+// total *= factor.
+void decay(float factor, float* total);
+
+// total += the sum over k of weights[k] * latent of tile[slots[k]], slot after slot.
+void accumulate(const float* weights, const TileRow* tile, const int32_t* slots, int32_t count, float* total);
 
 }  // namespace kdt
 

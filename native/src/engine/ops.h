@@ -235,7 +235,7 @@ struct Slots {
 struct Outputs {
     int32_t* tokens;       // [B, capacity]
     int32_t* num_tokens;   // [B] written after the tokens
-    int32_t* finished;     // [B]
+    int32_t* finished;     // [B] written after num_tokens
     int32_t* rounds;       // [B]
     int64_t* accepted;     // [B]
     int32_t* status;       // [B]

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef KDT_ENGINE_CPU_QUEUE_IMPL_H
+#define KDT_ENGINE_CPU_QUEUE_IMPL_H
+
+#include <array>
+#include <chrono>
+#include <vector>
+
+#include "engine/cpu/blas.h"
+#include "engine/ops.h"
+
+namespace kdt::engine {
+
+struct Queue::Impl {
+    explicit Impl(const char* blas_library) : blas(blas_library) {}
+
+    Blas blas;
+    std::array<std::chrono::steady_clock::time_point, 16> marks = {};
+    // Scratch of gemm, grown as needed: the input in f32, and a block of weights and of results a thread.
+    std::vector<float> input;
+    std::vector<std::vector<float>> weights;
+    std::vector<std::vector<float>> results;
+};
+
+}  // namespace kdt::engine
+
+#endif  // KDT_ENGINE_CPU_QUEUE_IMPL_H
