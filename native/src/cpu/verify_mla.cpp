@@ -8,13 +8,6 @@
 
 namespace kdt {
 
-void widen_weights(const kdt_verify_mla_params& p, int64_t head, MlaWeights& weights) {
-    widen(bf16_words(p.w_uk) + head * kMlaNope * kRank, kMlaNope * kRank, weights.uk[0]);
-    widen(bf16_words(p.w_uv) + head * kRank * kMlaValue, kRank * kMlaValue, weights.uv[0]);
-    for (int32_t d = 0; d < kMlaNope; ++d)
-        for (int32_t k = 0; k < kRank; ++k) weights.uk_by_rank[k][d] = weights.uk[d][k];
-}
-
 namespace {
 
 // One thread of a current x86-64 core: the steps' proportion is what counts.

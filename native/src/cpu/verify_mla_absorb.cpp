@@ -17,7 +17,7 @@ namespace {
 
 // Scratch of one head in absorb mode.
 struct AbsorbLane {
-    MlaWeights weights;
+    float weights[kMlaNope * kRank];  // queries to absorbed queries [128, 512], then latents to values [512, 128]
     float from[kMlaTile][kRank];
     float to[kMlaTile][kRank];
 };
@@ -72,16 +72,16 @@ void run_absorb(const kdt_verify_mla_params& p) {
     const int threads = std::min<int>(static_cast<int>(buffers.num_lanes), plan_threads(p.num_qo_heads, work_ns));
     parallel_for(p.num_qo_heads, threads, [&](int64_t head, int at) {
         AbsorbLane& lane = buffers.lanes[at];
-        widen_weights(p, head, lane.weights);
-        project(p, head, bf16_words(p.q_nope), kMlaNope, lane.weights.uk[0], kRank, buffers.absorbed, lane);
+        widen(bf16_words(p.w_uk) + head * kMlaNope * kRank, kMlaNope * kRank, lane.weights);
+        project(p, head, bf16_words(p.q_nope), kMlaNope, lane.weights, kRank, buffers.absorbed, lane);
     });
     attn.q_nope = buffers.absorbed;
     attn.out = buffers.latent_out;
     require(kdt_verify_attn(&attn));
     parallel_for(p.num_qo_heads, threads, [&](int64_t head, int at) {
         AbsorbLane& lane = buffers.lanes[at];
-        widen_weights(p, head, lane.weights);
-        project(p, head, buffers.latent_out, kRank, lane.weights.uv[0], kMlaValue, static_cast<uint16_t*>(p.out), lane);
+        widen(bf16_words(p.w_uv) + head * kRank * kMlaValue, kRank * kMlaValue, lane.weights);
+        project(p, head, buffers.latent_out, kRank, lane.weights, kMlaValue, static_cast<uint16_t*>(p.out), lane);
     });
 }
 

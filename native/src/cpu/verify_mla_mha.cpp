@@ -21,6 +21,20 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
+struct MlaWeights {
+    float uk_by_rank[kRank][kMlaNope];  // latents to keys
+    float uv[kRank][kMlaValue];         // latents to values
+};
+
+void widen_weights(const kdt_verify_mla_params& p, int64_t head, MlaWeights& weights) {
+    float row[kRank];
+    for (int32_t d = 0; d < kMlaNope; ++d) {
+        widen(bf16_words(p.w_uk) + (head * kMlaNope + d) * kRank, kRank, row);
+        for (int32_t k = 0; k < kRank; ++k) weights.uk_by_rank[k][d] = row[k];
+    }
+    widen(bf16_words(p.w_uv) + head * kRank * kMlaValue, kRank * kMlaValue, weights.uv[0]);
+}
+
 // Scratch of one head, for as many nodes as there may be.
 struct MhaLane {
     MlaWeights weights;

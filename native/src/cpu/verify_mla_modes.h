@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The two modes of verify_mla, each in a file of its own, and what they share: a head's weights in f32.
+// The two modes of verify_mla, each in a file of its own.
 #ifndef KDTREE_CPU_VERIFY_MLA_MODES_H
 #define KDTREE_CPU_VERIFY_MLA_MODES_H
 
@@ -18,14 +18,6 @@ namespace kdt {
 constexpr int64_t kMaxMlaLanes = 16;
 // Rows that are multiplied with a head's weights together.
 constexpr int32_t kMlaTile = 16;
-
-struct MlaWeights {
-    float uk[kMlaNope][kRank];          // queries to absorbed queries
-    float uk_by_rank[kRank][kMlaNope];  // its transpose: latents to keys
-    float uv[kRank][kMlaValue];
-};
-
-void widen_weights(const kdt_verify_mla_params& p, int64_t head, MlaWeights& weights);
 
 inline const uint16_t* bf16_words(const void* array) {
     return static_cast<const uint16_t*>(array);

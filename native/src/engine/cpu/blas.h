@@ -5,9 +5,7 @@
 #define KDT_ENGINE_CPU_BLAS_H
 
 #include <cstdint>
-#include <map>
 #include <string>
-#include <utility>
 
 namespace kdt::engine {
 
@@ -19,25 +17,20 @@ class Blas {
 
     const std::string& name() const { return name_; }
 
-    // y[rows, out] = x[rows, in] * w[out, in]^T, all f32.
-    void multiply(int32_t rows, int32_t out, int32_t in, const float* x, int64_t x_stride, const float* w, float* y,
-                  int64_t y_stride) const;
-
-    // The most rows that one product with a w of this shape can have, of 8, 4, 2 and 1, such that equal rows give equal
-    // results to the bit, wherever they stand. Some kernels sum the rows of one call in different orders; found by
-    // trying, once a shape.
-    int32_t uniform_rows(int32_t out, int32_t in);
+    // y[out] = w[out, in] * x[in], all f32.
+    void multiply(int32_t out, int32_t in, const float* w, const float* x, float* y) const {
+        constexpr int kRowMajor = 101, kNoTranspose = 111;
+        sgemv_(kRowMajor, kNoTranspose, out, in, 1.0f, w, in, x, 1, 0.0f, y, 1);
+    }
 
   private:
-    using Sgemm = void (*)(int order, int transpose_a, int transpose_b, int m, int n, int k, float alpha,
-                           const float* a, int lda, const float* b, int ldb, float beta, float* c, int ldc);
+    using Sgemv = void (*)(int order, int transpose, int m, int n, float alpha, const float* a, int lda, const float* x,
+                           int x_step, float beta, float* y, int y_step);
 
     void find_symbols(void* library);
-    bool rows_agree(int32_t rows, int32_t out, int32_t in) const;
 
-    Sgemm sgemm_ = nullptr;
+    Sgemv sgemv_ = nullptr;
     std::string name_;
-    std::map<std::pair<int32_t, int32_t>, int32_t> uniform_rows_;
 };
 
 }  // namespace kdt::engine

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// gemm: blocks of outputs over threads, rows in calls of one size each. A BLAS sums in an order that depends on the
-// sizes of a call; calls of always the same size, the last one padded with zeros, give a row the same bits whether it
-// comes alone or with others.
+// gemm: a block of weights stays in cache while all rows are multiplied with it, one matrix-vector product a row.
 //
-// bf16: the weights stay bf16 in memory and a block of them is widened for its calls; sums are f32, the result is
+// A BLAS's matrix-matrix product sums a row in an order that depends on how many rows come with it and on where among
+// them the row stands: with OpenBLAS on AVX2, rows 6 to 11 of a call get other last bits than rows 0 to 5. One call a
+// row has the same bits always, and for the few rows of a decode round it is the faster one too: nothing is packed.
+//
+// bf16: the weights stay bf16 in memory and a block of them is widened for its rows; sums are f32, the result is
 // rounded.
 #include <algorithm>
-#include <cstring>
+#include <vector>
 
 #include "cpu/parallel.h"
 #include "engine/cpu/queue_impl.h"
@@ -17,67 +19,42 @@
 namespace kdt::engine {
 namespace {
 
-constexpr int32_t kBlock = 128;  // outputs a call: 128 KB of weights when `in` is 256
+constexpr int64_t kBlockValues = 32768;  // 128 KB of weights in f32: half of a second-level cache
 
-// At least `count` values.
 float* grown(std::vector<float>& values, int64_t count) {
     if (values.size() < static_cast<size_t>(count)) values.resize(static_cast<size_t>(count));
     return values.data();
 }
 
-struct Product {
-    Dtype dtype;
-    const void* w;
-    void* y;
-    Dtype y_dtype;
-    int32_t rows, in, out;
-    const float* x;  // [rows rounded up to `tile`, in], zeros behind the last row
-    int32_t tile;
-};
-
-// The input in f32, its last tile filled up with zero rows.
-const float* tiled_input(Queue::Impl& impl, Dtype dtype, const void* x, int64_t x_stride, int32_t rows, int32_t in,
-                         int32_t tile) {
-    const int64_t padded = (int64_t{rows} + tile - 1) / tile * tile;
-    if (dtype == KDT_F32 && padded == rows && x_stride == in) return static_cast<const float*>(x);
-    float* const input = grown(impl.input, padded * in);
+// The rows in f32, one behind the other.
+const float* packed_input(Queue::Impl& impl, Dtype dtype, const void* x, int64_t x_stride, int32_t rows, int32_t in) {
+    if (dtype == KDT_F32 && x_stride == in) return static_cast<const float*>(x);
+    float* const input = grown(impl.input, int64_t{rows} * in);
     for (int64_t r = 0; r < rows; ++r) read_values(dtype, x, r * x_stride, in, input + r * in);
-    std::fill(input + int64_t{rows} * in, input + padded * in, 0.0f);
     return input;
-}
-
-// Outputs [first, first + width) of all rows.
-void multiply_block(Queue::Impl& impl, const Product& p, int32_t first, int32_t width, int lane) {
-    const auto at = static_cast<size_t>(lane);
-    float* const buffer = p.dtype == KDT_F32 ? nullptr : grown(impl.weights[at], int64_t{width} * p.in);
-    const float* const weights = load(p.dtype, p.w, int64_t{first} * p.in, width * p.in, buffer);
-    float* const result = grown(impl.results[at], int64_t{p.tile} * width);
-    for (int32_t row = 0; row < p.rows; row += p.tile) {
-        const int32_t count = std::min(p.tile, p.rows - row);
-        impl.blas.multiply(p.tile, width, p.in, p.x + int64_t{row} * p.in, p.in, weights, result, width);
-        for (int32_t r = 0; r < count; ++r)
-            write_values(p.y_dtype, result + int64_t{r} * width, p.y, (int64_t{row} + r) * p.out + first, width);
-    }
 }
 
 }  // namespace
 
 void gemm(Queue& queue, Dtype dtype, const void* x, int64_t x_stride, const void* w, void* y, Dtype y_dtype,
           int32_t rows, int32_t in, int32_t out) {
-    if (rows == 0) return;
     Queue::Impl& impl = *queue.impl();
-    int32_t tile = impl.blas.uniform_rows(std::min(out, kBlock), in);
-    if (out > kBlock && out % kBlock != 0) tile = std::min(tile, impl.blas.uniform_rows(out % kBlock, in));
-    const Product p = {dtype, w, y, y_dtype, rows, in, out, tiled_input(impl, dtype, x, x_stride, rows, in, tile), tile};
-    const int64_t blocks = (int64_t{out} + kBlock - 1) / kBlock;
-    const double calls = static_cast<double>((rows + tile - 1) / tile);
-    const int threads = plan_threads(blocks, 0.4 * in * out * calls);
-    const size_t lanes = std::max(static_cast<size_t>(threads), impl.weights.size());
-    impl.weights.resize(lanes);
-    impl.results.resize(lanes);
-    parallel_for(blocks, threads, [&](int64_t block, int lane) {
-        const auto first = static_cast<int32_t>(block * kBlock);
-        multiply_block(impl, p, first, std::min(kBlock, out - first), lane);
+    const float* const input = packed_input(impl, dtype, x, x_stride, rows, in);
+    const auto block = static_cast<int32_t>(std::clamp<int64_t>(kBlockValues / in, 1, out));
+    const int64_t blocks = (int64_t{out} + block - 1) / block;
+    const int threads = plan_threads(blocks, 0.05 * in * out * rows);
+    const int64_t lane_values = block * (dtype == KDT_F32 ? 1 : int64_t{in} + 1);
+    float* const scratch = grown(impl.blocks, threads * lane_values);
+    parallel_for(blocks, threads, [&](int64_t at, int lane) {
+        const auto first = static_cast<int32_t>(at * block);
+        const int32_t width = std::min(block, out - first);
+        float* const result = scratch + lane * lane_values;
+        const float* const weights = load(dtype, w, int64_t{first} * in, width * in, result + block);
+        for (int64_t r = 0; r < rows; ++r) {
+            float* const to = place(y_dtype, y, r * out + first, result);
+            impl.blas.multiply(width, in, weights, input + r * in, to);
+            store(y_dtype, to, y, r * out + first, width);
+        }
     });
 }
 

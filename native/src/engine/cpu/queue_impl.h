@@ -16,10 +16,9 @@ struct Queue::Impl {
 
     Blas blas;
     std::array<std::chrono::steady_clock::time_point, 16> marks = {};
-    // Scratch of gemm, grown as needed: the input in f32, and a block of weights and of results a thread.
+    // Scratch of gemm, grown as needed: the input in f32, and for each thread a block of weights and of results.
     std::vector<float> input;
-    std::vector<std::vector<float>> weights;
-    std::vector<std::vector<float>> results;
+    std::vector<float> blocks;
 };
 
 }  // namespace kdt::engine
