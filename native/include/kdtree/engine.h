@@ -156,8 +156,8 @@ KDT_API kdt_status kdt_engine_admit(kdt_engine* engine, const kdt_engine_request
 // Frees slot and pages; waits for rounds under way. Any time: a request may be given up before it has finished.
 KDT_API kdt_status kdt_engine_release(kdt_engine* engine, int32_t slot);
 
-// Chain and tree need a drafter that has seen all of a request's tokens: they are refused while a slot is occupied that
-// AR rounds have advanced. The other way round is fine.
+// Chain and tree need a drafter that has seen all of a request's tokens: they are refused while there is a request that
+// AR rounds have advanced and that has not finished. The other way round is fine.
 KDT_API kdt_status kdt_engine_run(kdt_engine* engine, const kdt_engine_rounds* rounds);
 // What is known now; with wait, after all rounds asked for. tokens: [capacity], may be NULL; those from `first` on, as
 // many as num_tokens - first and the capacity allow.

@@ -94,8 +94,8 @@ int32_t Config::max_pages_per_seq() const {
 }
 
 Router Config::router() const {
-    return {target.n_routed_experts, target.num_experts_per_tok, target.n_group,
-            target.topk_group,       target.norm_topk_prob,      target.expert_scores,
+    return {target.n_routed_experts,     target.num_experts_per_tok, target.n_group,
+            target.topk_group,           target.norm_topk_prob,      target.expert_scores,
             target.routed_scaling_factor};
 }
 

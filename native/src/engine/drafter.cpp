@@ -38,8 +38,8 @@ Drafter::Drafter(Queue& queue, const Config& config, DrafterWeights weights, Wor
 
 size_t Drafter::scratch_bytes() const {
     size_t sum = rope_.bytes();
-    for (const Memory* memory : {&projected_, &context_, &context_kv_, &residual_, &hidden_, &delta_, &qkv_, &attended_,
-                                 &gate_up_, &product_})
+    for (const Memory* memory :
+         {&projected_, &context_, &context_kv_, &residual_, &hidden_, &delta_, &qkv_, &attended_, &gate_up_, &product_})
         sum += memory->bytes();
     return sum;
 }
@@ -92,8 +92,8 @@ const void* Drafter::block(const int32_t* roots, const int32_t* seq_lens, const 
                         workspaces_.at(Scratch::draft_attention));
         gemm(queue_, dtype_, attended_.data(), query_values, layer.o.data(), delta_.data(), dtype_, rows, query_values,
              hidden_size_);
-        add_rmsnorm(queue_, dtype_, residual_.data(), delta_.data(), nullptr, 0, layer.post_norm.data(),
-                    d.rms_norm_eps, hidden_.data(), rows, hidden_size_);
+        add_rmsnorm(queue_, dtype_, residual_.data(), delta_.data(), nullptr, 0, layer.post_norm.data(), d.rms_norm_eps,
+                    hidden_.data(), rows, hidden_size_);
         run_mlp(queue_, dtype_, layer.mlp, hidden_.data(), rows, hidden_size_, gate_up_.data(), product_.data(),
                 delta_.data());
         if (i + 1 < d.num_layers)

@@ -28,9 +28,9 @@ Engine::Engine(Config config)
     TensorSource source(queue_, config_);
     target_ = std::make_unique<Target>(queue_, config_, load_target(queue_, config_, source), workspaces_, rows);
     if (config_.has_drafter)
-        drafter_ = std::make_unique<Drafter>(
-            queue_, config_, load_drafter(queue_, config_, source), workspaces_,
-            std::max(config_.max_batch * config_.drafter.block_size, config_.prefill_chunk));
+        drafter_ =
+            std::make_unique<Drafter>(queue_, config_, load_drafter(queue_, config_, source), workspaces_,
+                                      std::max(config_.max_batch * config_.drafter.block_size, config_.prefill_chunk));
     source.finish();
     queue_.wait();
     weight_bytes_ = source.bytes();
@@ -159,8 +159,10 @@ int64_t Engine::stage_seconds(double* seconds) {
 int32_t Engine::logits(int32_t slot, float* logits, int64_t capacity) {
     slots_.check_occupied("engine_logits", slot);
     if (logits_rows_ == 0 || (logits_slot_ >= 0 && logits_slot_ != slot))
-        fail_argument("engine_logits: the logits at hand are not slot %d's: it was neither admitted last nor part of "
-                      "the last round", slot);
+        fail_argument(
+            "engine_logits: the logits at hand are not slot %d's: it was neither admitted last nor part of "
+            "the last round",
+            slot);
     const int64_t values = int64_t{logits_rows_} * config_.target.vocab_size;
     if (logits == nullptr) return logits_rows_;
     if (capacity < values)
@@ -181,8 +183,7 @@ std::string Engine::info() const {
                   "\"slots_in_use\": %d, \"recordings\": %zu, \"blas\": ",
                   static_cast<long long>(weight_bytes_), target_->cache_bytes(),
                   drafter_ ? drafter_->cache_bytes() : size_t{0}, scratch, slots_.pages().total(),
-                  slots_.pages().free(), config_.page_size, config_.max_batch, slots_.num_occupied(),
-                  recorded_.size());
+                  slots_.pages().free(), config_.page_size, config_.max_batch, slots_.num_occupied(), recorded_.size());
     std::string json = std::string(text) + "\"";
     for (const char* c = queue_.blas_name(); *c != '\0'; ++c) {
         if (*c == '"' || *c == '\\') json += '\\';

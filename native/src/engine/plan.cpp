@@ -9,8 +9,7 @@ namespace kdt::engine {
 namespace {
 
 void check_range(const char* name, int32_t value, int32_t low, int32_t high) {
-    if (value < low || value > high)
-        fail_argument("engine_run: %s is %d, wanted %d .. %d", name, value, low, high);
+    if (value < low || value > high) fail_argument("engine_run: %s is %d, wanted %d .. %d", name, value, low, high);
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One round of decoding, for all slots at once: draft, tree_build, verify, tree_accept, commit. What it does is fixed by
-// its plan; everything else it reads from device memory, so that it can be recorded once and replayed.
+// One round of decoding, for all slots at once: draft, tree_build, verify, tree_accept, commit. What it does is fixed
+// by its plan; everything else it reads from device memory, so that it can be recorded once and replayed.
 #ifndef KDT_ENGINE_ROUND_H
 #define KDT_ENGINE_ROUND_H
 
@@ -71,8 +71,8 @@ class Round {
     Workspaces& workspaces_;
     const int32_t batch_;
 
-    Memory logits_;               // f32 [rows, vocab]: of the draft, then of the nodes
-    Memory features_, context_;   // act [B * N, width], [B, block_size, width]
+    Memory logits_;              // f32 [rows, vocab]: of the draft, then of the nodes
+    Memory features_, context_;  // act [B * N, width], [B, block_size, width]
     Memory log_probs_, draft_ids_, draft_status_;
     Memory token_ids_, parents_, depths_, positions_, first_child_, next_sibling_, tree_mask_, scores_, num_nodes_;
     Memory target_tokens_, accepted_path_, acceptance_length_, bonus_tokens_;

@@ -79,8 +79,8 @@ Outputs SlotTable::outputs() const {
 }
 
 Slots SlotTable::state() const {
-    return {roots_.as<int32_t>(),          seq_lens_.as<int32_t>(),       active_.as<int32_t>(),
-            remaining_.as<int32_t>(),      stop_tokens_.as<int32_t>(),    context_starts_.as<int32_t>(),
+    return {roots_.as<int32_t>(),          seq_lens_.as<int32_t>(),    active_.as<int32_t>(),
+            remaining_.as<int32_t>(),      stop_tokens_.as<int32_t>(), context_starts_.as<int32_t>(),
             context_counts_.as<int32_t>(), round_.as<int32_t>()};
 }
 
@@ -143,7 +143,8 @@ void SlotTable::set_sampling(int32_t slot, float temperature, uint64_t seed) {
 
 void SlotTable::activate(int32_t slot, const kdt_engine_request& request, int32_t first_token) {
     const int32_t* const stops = request.stop_tokens;
-    const bool stopped = std::find(stops, stops + request.num_stop_tokens, first_token) != stops + request.num_stop_tokens;
+    const bool stopped =
+        std::find(stops, stops + request.num_stop_tokens, first_token) != stops + request.num_stop_tokens;
     const int32_t remaining = request.max_new_tokens - 1;
     const bool finished = remaining == 0 || (stopped && first_token >= 0);
 
@@ -175,8 +176,10 @@ void SlotTable::activate(int32_t slot, const kdt_engine_request& request, int32_
 }
 
 int32_t SlotTable::slot_unknown_to_drafter() const {
+    const Outputs o = outputs_in(shared_.host());
     for (int32_t slot = 0; slot < config_.max_batch; ++slot)
-        if (occupied(slot) && unknown_to_drafter_[static_cast<size_t>(slot)]) return slot;
+        if (occupied(slot) && unknown_to_drafter_[static_cast<size_t>(slot)] && read_flag(o.finished + slot) == 0)
+            return slot;
     return -1;
 }
 

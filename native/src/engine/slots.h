@@ -34,7 +34,8 @@ class SlotTable {
     // temperature and seed, which the draw of the first token needs already.
     void set_sampling(int32_t slot, float temperature, uint64_t seed);
 
-    // Whether AR rounds have advanced an occupied slot, so that the drafter has not seen all of its tokens.
+    // A slot that AR rounds have advanced, so that the drafter has not seen all of its tokens, and that has not
+    // finished; -1 when there is none.
     int32_t slot_unknown_to_drafter() const;
     void note_ar_rounds();
 

@@ -46,16 +46,16 @@ struct StructTraits<kdt_engine_progress> {
     static constexpr uint32_t v1_size = 168;
 };
 
-// A local copy: what an older caller does not know is zero, and what a newer caller knows and this library does not must
-// be zero.
+// A local copy: what an older caller does not know is zero, and what a newer caller knows and this library does not
+// must be zero.
 template <class T>
 T read_struct(const T* from) {
     static_assert(sizeof(T) >= StructTraits<T>::v1_size, "a struct only ever grows");
     constexpr const char* name = StructTraits<T>::name;
     if (from == nullptr) fail_argument("%s: the struct is NULL", name);
     if (from->struct_size < StructTraits<T>::v1_size || from->struct_size > kMaxStructSize)
-        fail_argument("%s: struct_size is %u, wanted the struct's sizeof(), which is %zu here", name,
-                      from->struct_size, sizeof(T));
+        fail_argument("%s: struct_size is %u, wanted the struct's sizeof(), which is %zu here", name, from->struct_size,
+                      sizeof(T));
     const auto* const bytes = reinterpret_cast<const unsigned char*>(from);
     for (size_t i = sizeof(T); i < from->struct_size; ++i)
         if (bytes[i] != 0)

@@ -61,9 +61,9 @@ Target::Target(Queue& queue, const Config& config, TargetWeights weights, Worksp
 
 size_t Target::scratch_bytes() const {
     size_t sum = rope_.bytes();
-    for (const Memory* memory : {&residual_, &hidden_, &delta_, &first_, &q_normed_, &q_, &q_nope_, &q_pe_, &attended_,
-                                 &attended_act_, &lse_, &gate_up_, &product_, &router_logits_, &experts_,
-                                 &expert_weights_})
+    for (const Memory* memory :
+         {&residual_, &hidden_, &delta_, &first_, &q_normed_, &q_, &q_nope_, &q_pe_, &attended_, &attended_act_, &lse_,
+          &gate_up_, &product_, &router_logits_, &experts_, &expert_weights_})
         sum += memory->bytes();
     return sum;
 }
@@ -182,15 +182,15 @@ void Target::forward(const Trees& trees, void* features) {
     for (int32_t i = 0; i < t.num_layers; ++i) {
         const TargetLayer& layer = weights_.layers[static_cast<size_t>(i)];
         attend(trees, layer, i);
-        add_rmsnorm(queue_, dtype_, residual_.data(), delta_.data(), nullptr, 0, layer.post_norm.data(),
-                    t.rms_norm_eps, hidden_.data(), rows, hidden_size_);
+        add_rmsnorm(queue_, dtype_, residual_.data(), delta_.data(), nullptr, 0, layer.post_norm.data(), t.rms_norm_eps,
+                    hidden_.data(), rows, hidden_size_);
         feed_forward(layer, rows);
         char* feature = nullptr;
         if (features != nullptr && next_feature < config_.drafter.num_features &&
             config_.drafter.target_layer_ids[next_feature] == i)
             feature = static_cast<char*>(features) + bytes_of(next_feature++, hidden_size_, size_of(dtype_));
-        const Memory& norm = i + 1 < t.num_layers ? weights_.layers[static_cast<size_t>(i) + 1].input_norm
-                                                  : weights_.norm;
+        const Memory& norm =
+            i + 1 < t.num_layers ? weights_.layers[static_cast<size_t>(i) + 1].input_norm : weights_.norm;
         add_rmsnorm(queue_, dtype_, residual_.data(), delta_.data(), feature, width, norm.data(), t.rms_norm_eps,
                     hidden_.data(), rows, hidden_size_);
     }

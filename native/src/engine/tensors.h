@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where weights come from: the caller's named tensors, or random values keyed on the name. Each tensor is asked for once
-// with the shape that the config gives it; what does not fit is a sentence that names it.
+// Where weights come from: the caller's named tensors, or random values keyed on the name. Each tensor is asked for
+// once with the shape that the config gives it; what does not fit is a sentence that names it.
 #ifndef KDT_ENGINE_TENSORS_H
 #define KDT_ENGINE_TENSORS_H
 

@@ -30,17 +30,17 @@ struct MoeWeights {
 };
 
 struct TargetLayer {
-    Memory input_norm;    // act [hidden]
-    Memory first;         // act [q_lora_rank + 576, hidden]: q_a_proj and kv_a_proj; without LoRA q_proj [H * 192] first
-    Memory q_norm;        // act [q_lora_rank]
-    Memory q_b;           // act [H * 192, q_lora_rank]
-    Memory kv_norm;       // act [512]
-    Memory w_uk;          // bf16 [H, 128, 512]
-    Memory w_uv;          // bf16 [H, 512, 128]
-    Memory o;             // act [hidden, H * 128]
-    Memory post_norm;     // act [hidden]
-    MlpWeights mlp;       // of a dense layer
-    MoeWeights moe;       // of the others
+    Memory input_norm;  // act [hidden]
+    Memory first;       // act [q_lora_rank + 576, hidden]: q_a_proj and kv_a_proj; without LoRA q_proj [H * 192] first
+    Memory q_norm;      // act [q_lora_rank]
+    Memory q_b;         // act [H * 192, q_lora_rank]
+    Memory kv_norm;     // act [512]
+    Memory w_uk;        // bf16 [H, 128, 512]
+    Memory w_uv;        // bf16 [H, 512, 128]
+    Memory o;           // act [hidden, H * 128]
+    Memory post_norm;   // act [hidden]
+    MlpWeights mlp;     // of a dense layer
+    MoeWeights moe;     // of the others
 };
 
 struct TargetWeights {

@@ -69,8 +69,8 @@ ModelParams::ModelParams() {
     engine.random_seed = 7;
 }
 
-Model::Model(const ModelParams& params) {
-    REQUIRE_OK(kdt_engine_create(&params.engine, &engine_));
+Model::Model(const kdt_engine_params& params) {
+    REQUIRE_OK(kdt_engine_create(&params, &engine_));
 }
 
 Model::~Model() {

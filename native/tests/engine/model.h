@@ -38,7 +38,8 @@ struct Generated {
 // Owns a kdt_engine.
 class Model {
   public:
-    explicit Model(const ModelParams& params);
+    explicit Model(const ModelParams& params) : Model(params.engine) {}
+    explicit Model(const kdt_engine_params& params);
     ~Model();
     Model(const Model&) = delete;
     Model& operator=(const Model&) = delete;

@@ -123,7 +123,8 @@ TEST(mla_store_writes_real_nodes_to_their_pages_alone) {
 }
 
 TEST(idle_slots_have_no_nodes) {
-    const Memory active = to_device(std::vector<int32_t>{1, 0, 1, 0}), nodes = to_device(std::vector<int32_t>{5, 6, 7, 8});
+    const Memory active = to_device(std::vector<int32_t>{1, 0, 1, 0}),
+                 nodes = to_device(std::vector<int32_t>{5, 6, 7, 8});
     hide_idle(queue(), active.as<int32_t>(), nodes.as<int32_t>(), 4);
     CHECK_EQ(from_device<int32_t>(nodes), (std::vector<int32_t>{5, 0, 7, 0}));
 }
@@ -132,14 +133,17 @@ TEST(draft_store_and_attention_follow_the_definition) {
     constexpr int kBatch = 3, kRows = 4, kLayers = 2, kCapacity = 30, kBlock = 5;
     for (const DraftHeads heads : {DraftHeads{4, 2, 32}, DraftHeads{3, 3, 64}, DraftHeads{8, 1, 128}})
         for (const Dtype dtype : dtypes()) {
-            const int dim = heads.head_dim, token = 2 * heads.num_kv_heads * dim, group = heads.num_heads / heads.num_kv_heads;
+            const int dim = heads.head_dim, token = 2 * heads.num_kv_heads * dim,
+                      group = heads.num_heads / heads.num_kv_heads;
             const Table table(40, dim / 2);
             const std::vector<int32_t> starts = {0, 11, 28}, counts = {4, 0, 4}, lengths = {4, 11, 30};
             const auto layer_values = static_cast<size_t>(kBatch) * kCapacity * token;
             std::vector<float> cache = random_values(1, kLayers * layer_values, dtype);
-            const std::vector<float> kv = random_values(2, static_cast<size_t>(kBatch) * kRows * kLayers * token, dtype);
+            const std::vector<float> kv =
+                random_values(2, static_cast<size_t>(kBatch) * kRows * kLayers * token, dtype);
             const std::vector<float> norms = random_values(3, static_cast<size_t>(kLayers) * dim, dtype);
-            const Memory dc = act_to_device(cache, dtype), dkv = act_to_device(kv, dtype), dn = act_to_device(norms, dtype);
+            const Memory dc = act_to_device(cache, dtype), dkv = act_to_device(kv, dtype),
+                         dn = act_to_device(norms, dtype);
             const Memory dstarts = to_device(starts), dcounts = to_device(counts), dl = to_device(lengths);
             draft_store(queue(), dtype, heads, dkv.data(), kLayers, dn.data(), 1e-6f, table.rope(),
                         dstarts.as<int32_t>(), dcounts.as<int32_t>(), dc.data(), static_cast<int64_t>(layer_values),
@@ -155,8 +159,10 @@ TEST(draft_store_and_attention_follow_the_definition) {
                         for (int h = 0; h < 2 * heads.num_kv_heads; ++h) {
                             Doubles head = slice(kv, from + static_cast<size_t>(h) * dim, static_cast<size_t>(dim));
                             if (h < heads.num_kv_heads)
-                                head = turned(table, normed(head, &norms[static_cast<size_t>(layer) * dim], 1e-6), position, false);
-                            std::copy(head.begin(), head.end(), wanted.begin() + static_cast<ptrdiff_t>(to + static_cast<size_t>(h) * dim));
+                                head = turned(table, normed(head, &norms[static_cast<size_t>(layer) * dim], 1e-6),
+                                              position, false);
+                            std::copy(head.begin(), head.end(),
+                                      wanted.begin() + static_cast<ptrdiff_t>(to + static_cast<size_t>(h) * dim));
                         }
                     }
             cache = act_from_device(dc, dtype);
@@ -167,7 +173,8 @@ TEST(draft_store_and_attention_follow_the_definition) {
             const std::vector<float> qkv = random_values(4, static_cast<size_t>(kBatch) * kBlock * width, dtype, 2.0f);
             const std::vector<float> q_norm = random_values(5, static_cast<size_t>(dim), dtype);
             const std::vector<float> k_norm(norms.begin() + dim, norms.end());
-            const Memory dqkv = act_to_device(qkv, dtype), dq = act_to_device(q_norm, dtype), dk = act_to_device(k_norm, dtype);
+            const Memory dqkv = act_to_device(qkv, dtype), dq = act_to_device(q_norm, dtype),
+                         dk = act_to_device(k_norm, dtype);
             const Memory out = act_memory(static_cast<size_t>(kBatch) * kBlock * heads.num_heads * dim, dtype);
             const Memory workspace(draft_attention_workspace(dtype, heads, kBatch, kBlock, kCapacity));
             draft_attention(queue(), dtype, heads, dqkv.data(), dq.data(), dk.data(), 1e-6f, table.rope(),
@@ -180,20 +187,25 @@ TEST(draft_store_and_attention_follow_the_definition) {
                     for (int h = 0; h < heads.num_heads; ++h) {
                         const int length = lengths[static_cast<size_t>(b)];
                         const auto head_at = [&](int row, int head) {
-                            return slice(qkv, static_cast<size_t>((b * kBlock + row) * width + head * dim), static_cast<size_t>(dim));
+                            return slice(qkv, static_cast<size_t>((b * kBlock + row) * width + head * dim),
+                                         static_cast<size_t>(dim));
                         };
-                        const Doubles query = turned(table, normed(head_at(i, h), q_norm.data(), 1e-6), length + i, false);
+                        const Doubles query =
+                            turned(table, normed(head_at(i, h), q_norm.data(), 1e-6), length + i, false);
                         Doubles sum(static_cast<size_t>(dim), 0.0);
                         double total = 0.0;
                         for (int t = 0; t < length + kBlock; ++t) {
                             Doubles key, value;
                             if (t < length) {
-                                const size_t at = layer_values + static_cast<size_t>((b * kCapacity + t) * token + h / group * dim);
+                                const size_t at =
+                                    layer_values + static_cast<size_t>((b * kCapacity + t) * token + h / group * dim);
                                 key = slice(cache, at, static_cast<size_t>(dim));
-                                value = slice(cache, at + static_cast<size_t>(heads.num_kv_heads) * dim, static_cast<size_t>(dim));
+                                value = slice(cache, at + static_cast<size_t>(heads.num_kv_heads) * dim,
+                                              static_cast<size_t>(dim));
                             } else {
                                 const int kv_head = heads.num_heads + h / group;
-                                key = turned(table, normed(head_at(t - length, kv_head), k_norm.data(), 1e-6), t, false);
+                                key =
+                                    turned(table, normed(head_at(t - length, kv_head), k_norm.data(), 1e-6), t, false);
                                 value = head_at(t - length, kv_head + heads.num_kv_heads);
                             }
                             double score = 0.0;
@@ -204,7 +216,8 @@ TEST(draft_store_and_attention_follow_the_definition) {
                         }
                         for (const double value : sum) attended.push_back(value / total);
                     }
-            check_close(act_from_device(out, dtype), attended, dtype, dtype == KDT_F32 ? 2e-5 : 1e-2, "draft attention");
+            check_close(act_from_device(out, dtype), attended, dtype, dtype == KDT_F32 ? 2e-5 : 1e-2,
+                        "draft attention");
         }
 }
 
@@ -214,22 +227,26 @@ TEST(simulated_drafts_keep_to_the_golden_tokens) {
     for (int i = 0; i < kBatch * kStride; ++i) golden.push_back((i * 13 + 5) % kVocab);
     const std::vector<int32_t> counts = {40, 12, 0}, starts = {10, 3, 5}, lengths = {12, 10, 4};
     const std::vector<uint64_t> seeds = {1, 2, uint64_t{1} << 63};
-    const Memory dg = to_device(golden), dc = to_device(counts), dst = to_device(starts), dl = to_device(lengths), dse = to_device(seeds);
+    const Memory dg = to_device(golden), dc = to_device(counts), dst = to_device(starts), dl = to_device(lengths),
+                 dse = to_device(seeds);
     const Memory log_probs(kBatch * kHorizon * kTopk * sizeof(float)), ids(kBatch * kHorizon * kTopk * sizeof(int32_t));
     int spoilt_ones = 0;
     for (const float accept : {0.0001f, 0.5f, 1.0f}) {
         simulate_draft(queue(), {dg.as<int32_t>(), dc.as<int32_t>(), dst.as<int32_t>(), kStride}, dl.as<int32_t>(),
-                       dse.as<uint64_t>(), accept, kVocab, log_probs.as<float>(), ids.as<int32_t>(), kBatch, kHorizon, kTopk);
+                       dse.as<uint64_t>(), accept, kVocab, log_probs.as<float>(), ids.as<int32_t>(), kBatch, kHorizon,
+                       kTopk);
         std::vector<int32_t> wanted;
         std::vector<float> wanted_probs;
         for (int b = 0; b < kBatch; ++b)
             for (int d = 1; d <= kHorizon; ++d) {
-                const int position = lengths[static_cast<size_t>(b)] + d, index = position - starts[static_cast<size_t>(b)];
+                const int position = lengths[static_cast<size_t>(b)] + d,
+                          index = position - starts[static_cast<size_t>(b)];
                 int token = 0;
                 bool spoilt = true;
                 if (index >= 0 && index < counts[static_cast<size_t>(b)]) {
                     token = golden[static_cast<size_t>(b * kStride + index)];
-                    spoilt = uniform(word(seeds[static_cast<size_t>(b)] ^ kSpoilKey, static_cast<uint64_t>(position))) >= accept;
+                    spoilt = uniform(word(seeds[static_cast<size_t>(b)] ^ kSpoilKey,
+                                          static_cast<uint64_t>(position))) >= accept;
                     spoilt_ones += spoilt && accept == 0.5f;
                 }
                 for (int k = 0; k < kTopk; ++k) {

@@ -28,7 +28,8 @@ std::vector<Request> ragged_requests(int count) {
     std::vector<Request> requests;
     for (int i = 0; i < count; ++i) {
         const auto key = static_cast<uint64_t>(i);
-        requests.push_back({random_prompt(100 + key, 1 + i * 11 % 60, kVocab), 5 + i * 17 % 50, i % 3 == 0 ? 0.8f : 0.0f, key});
+        requests.push_back(
+            {random_prompt(100 + key, 1 + i * 11 % 60, kVocab), 5 + i * 17 % 50, i % 3 == 0 ? 0.8f : 0.0f, key});
     }
     return requests;
 }
@@ -36,7 +37,8 @@ std::vector<Request> ragged_requests(int count) {
 std::vector<std::vector<int32_t>> alone(const std::vector<Request>& requests) {
     Model model{ModelParams()};
     std::vector<std::vector<int32_t>> texts;
-    for (const Request& request : requests) texts.push_back(model.generate(request.engine_request(), ar_rounds()).tokens);
+    for (const Request& request : requests)
+        texts.push_back(model.generate(request.engine_request(), ar_rounds()).tokens);
     return texts;
 }
 
@@ -161,13 +163,15 @@ TEST(generation_ends_behind_a_stop_token_or_at_its_limit) {
     CHECK_EQ(text.size(), size_t{40});
     for (const kdt_engine_rounds& rounds : {ar_rounds(), tree_rounds(20)}) {
         for (const int32_t limit : {1, 2, 9})
-            CHECK_EQ(model.generate(request_of(prompt, limit), rounds).tokens, std::vector<int32_t>(text.begin(), text.begin() + limit));
+            CHECK_EQ(model.generate(request_of(prompt, limit), rounds).tokens,
+                     std::vector<int32_t>(text.begin(), text.begin() + limit));
         for (const size_t at : {size_t{0}, size_t{7}, size_t{20}}) {
             const std::vector<int32_t> stops = {-1, text[at], 96};
             kdt_engine_request request = request_of(prompt, 40);
             request.stop_tokens = stops.data();
             request.num_stop_tokens = 3;
-            const auto end = std::find_if(text.begin(), text.end(), [&](int32_t t) { return t == text[at] || t == 96; });
+            const auto end =
+                std::find_if(text.begin(), text.end(), [&](int32_t t) { return t == text[at] || t == 96; });
             CHECK_EQ(model.generate(request, rounds).tokens, std::vector<int32_t>(text.begin(), end + 1));
         }
     }

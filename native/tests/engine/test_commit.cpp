@@ -47,8 +47,8 @@ State initial() {
 TEST(commit_moves_every_kind_of_slot) {
     for (const Dtype dtype : dtypes()) {
         // 0: a path; 1: the bonus alone; 2: idle; 3: cut at remaining; 4: cut at a stop; 5: no length; 6: a full path.
-        const std::vector<int32_t> paths = {0, 2, 5, -1, -1, 0, -1, -1, -1, -1, 0, 1, -1, -1, -1, 0, 1, 2, 8, -1,
-                                            0, 6, 7, -1, -1, -1, -1, -1, -1, -1, 0, 1, 2, 3, 8};
+        const std::vector<int32_t> paths = {0, 2,  5, -1, -1, 0,  -1, -1, -1, -1, 0,  1,  -1, -1, -1, 0, 1, 2,
+                                            8, -1, 0, 6,  7,  -1, -1, -1, -1, -1, -1, -1, 0,  1,  2,  3, 8};
         const std::vector<int32_t> lengths = {3, 1, 2, 4, 3, 0, 5};
         std::vector<int32_t> token_ids, bonus, statuses;
         for (int b = 0; b < kBatch; ++b) {
@@ -62,18 +62,26 @@ TEST(commit_moves_every_kind_of_slot) {
         const Memory roots = to_device(s.roots), seq_lens = to_device(s.seq_lens), active = to_device(s.active),
                      remaining = to_device(s.remaining), stops = to_device(s.stops), starts = to_device(s.starts),
                      counts = to_device(s.counts), round = to_device(s.round), tokens = to_device(s.tokens),
-                     num_tokens = to_device(s.num_tokens), finished = to_device(s.finished), rounds = to_device(s.rounds),
-                     status = to_device(s.status), histogram = to_device(s.histogram), done = to_device(s.rounds_done),
-                     accepted_sum = to_device(s.accepted), d_ids = to_device(token_ids), d_paths = to_device(paths),
-                     d_lengths = to_device(lengths), d_bonus = to_device(bonus), d_status = to_device(statuses),
+                     num_tokens = to_device(s.num_tokens), finished = to_device(s.finished),
+                     rounds = to_device(s.rounds), status = to_device(s.status), histogram = to_device(s.histogram),
+                     done = to_device(s.rounds_done), accepted_sum = to_device(s.accepted),
+                     d_ids = to_device(token_ids), d_paths = to_device(paths), d_lengths = to_device(lengths),
+                     d_bonus = to_device(bonus), d_status = to_device(statuses),
                      d_features = act_to_device(features, dtype), context = act_to_device(before, dtype);
         const Memory d_more = to_device(std::vector<int32_t>{2, 0, 0, 0, 8, 0, 0});
-        const Accepted accepted = {d_ids.as<int32_t>(), d_paths.as<int32_t>(), d_lengths.as<int32_t>(), d_bonus.as<int32_t>(),
-                                   kNodes, kHorizon, {d_status.as<int32_t>(), d_more.as<int32_t>()}, 2};
+        const Accepted accepted = {d_ids.as<int32_t>(),
+                                   d_paths.as<int32_t>(),
+                                   d_lengths.as<int32_t>(),
+                                   d_bonus.as<int32_t>(),
+                                   kNodes,
+                                   kHorizon,
+                                   {d_status.as<int32_t>(), d_more.as<int32_t>()},
+                                   2};
         const Slots slots = {roots.as<int32_t>(), seq_lens.as<int32_t>(), active.as<int32_t>(), remaining.as<int32_t>(),
-                             stops.as<int32_t>(), starts.as<int32_t>(), counts.as<int32_t>(), round.as<int32_t>()};
-        const Outputs outputs = {tokens.as<int32_t>(), num_tokens.as<int32_t>(), finished.as<int32_t>(), rounds.as<int32_t>(),
-                                 accepted_sum.as<int64_t>(), status.as<int32_t>(), histogram.as<int32_t>(), done.as<int32_t>(), kCapacity};
+                             stops.as<int32_t>(), starts.as<int32_t>(),   counts.as<int32_t>(), round.as<int32_t>()};
+        const Outputs outputs = {tokens.as<int32_t>(),    num_tokens.as<int32_t>(),   finished.as<int32_t>(),
+                                 rounds.as<int32_t>(),    accepted_sum.as<int64_t>(), status.as<int32_t>(),
+                                 histogram.as<int32_t>(), done.as<int32_t>(),         kCapacity};
         commit(queue(), dtype, accepted, {d_features.data(), context.data(), kWidth, kContext}, slots, outputs, kBatch);
 
         CHECK_EQ(from_device<int32_t>(roots), (std::vector<int32_t>{500, 1500, 102, 3500, 4500, 105, 6500}));
@@ -110,8 +118,10 @@ TEST(commit_moves_every_kind_of_slot) {
         std::vector<float> rows = before;
         for (const size_t b : {0, 1, 3, 4, 6})
             for (size_t i = 0; i < static_cast<size_t>(lengths[b]); ++i)
-                std::copy_n(features.begin() + static_cast<ptrdiff_t>((b * kNodes + static_cast<size_t>(paths[b * (kHorizon + 1) + i])) * kWidth),
-                            kWidth, rows.begin() + static_cast<ptrdiff_t>((b * kContext + i) * kWidth));
+                std::copy_n(
+                    features.begin() + static_cast<ptrdiff_t>(
+                                           (b * kNodes + static_cast<size_t>(paths[b * (kHorizon + 1) + i])) * kWidth),
+                    kWidth, rows.begin() + static_cast<ptrdiff_t>((b * kContext + i) * kWidth));
         CHECK_EQ(act_from_device(context, dtype), rows);
     }
 }
@@ -125,12 +135,15 @@ TEST(commit_without_a_drafter_leaves_the_context) {
                  status = to_device(s.status), histogram = to_device(s.histogram), done = to_device(s.rounds_done),
                  accepted_sum = to_device(s.accepted);
     const Memory ids = to_device(std::vector<int32_t>(kBatch, 9)), paths = to_device(std::vector<int32_t>(kBatch, 0)),
-                 lengths = to_device(std::vector<int32_t>(kBatch, 1)), bonus = to_device(std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6});
+                 lengths = to_device(std::vector<int32_t>(kBatch, 1)),
+                 bonus = to_device(std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6});
     const Slots slots = {roots.as<int32_t>(), seq_lens.as<int32_t>(), active.as<int32_t>(), remaining.as<int32_t>(),
-                         stops.as<int32_t>(), starts.as<int32_t>(), counts.as<int32_t>(), round.as<int32_t>()};
-    const Outputs outputs = {tokens.as<int32_t>(), num_tokens.as<int32_t>(), finished.as<int32_t>(), rounds.as<int32_t>(),
-                             accepted_sum.as<int64_t>(), status.as<int32_t>(), histogram.as<int32_t>(), done.as<int32_t>(), kCapacity};
-    commit(queue(), KDT_F32, {ids.as<int32_t>(), paths.as<int32_t>(), lengths.as<int32_t>(), bonus.as<int32_t>(), 1, 0, {}, 0},
+                         stops.as<int32_t>(), starts.as<int32_t>(),   counts.as<int32_t>(), round.as<int32_t>()};
+    const Outputs outputs = {tokens.as<int32_t>(),    num_tokens.as<int32_t>(),   finished.as<int32_t>(),
+                             rounds.as<int32_t>(),    accepted_sum.as<int64_t>(), status.as<int32_t>(),
+                             histogram.as<int32_t>(), done.as<int32_t>(),         kCapacity};
+    commit(queue(), KDT_F32,
+           {ids.as<int32_t>(), paths.as<int32_t>(), lengths.as<int32_t>(), bonus.as<int32_t>(), 1, 0, {}, 0},
            {nullptr, nullptr, 0, 0}, slots, outputs, kBatch);
     CHECK_EQ(from_device<int32_t>(roots), (std::vector<int32_t>{0, 1, 102, 3, 4, 5, 6}));
     CHECK_EQ(from_device<int32_t>(num_tokens), (std::vector<int32_t>{2, 3, 1, 3, 2, 3, 2}));

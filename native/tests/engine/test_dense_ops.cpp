@@ -34,7 +34,8 @@ TEST(gemm_is_the_sum_of_products) {
                 for (int r = 0; r < rows; ++r)
                     for (int o = 0; o < out; ++o) {
                         double sum = 0.0;
-                        for (int k = 0; k < in; ++k) sum += double{x[static_cast<size_t>(r) * stride + k]} * w[static_cast<size_t>(o) * in + k];
+                        for (int k = 0; k < in; ++k)
+                            sum += double{x[static_cast<size_t>(r) * stride + k]} * w[static_cast<size_t>(o) * in + k];
                         wanted.push_back(sum);
                     }
                 check_close(act_from_device(dy, y_dtype), wanted, y_dtype, 2e-6, "y");
@@ -74,7 +75,8 @@ TEST(norms_divide_by_the_root_mean_square) {
             std::vector<double> wanted;
             for (int r = 0; r < rows; ++r)
                 for (int i = 0; i < hidden; ++i)
-                    wanted.push_back(x[static_cast<size_t>(r) * stride + i] / rms(&x[static_cast<size_t>(r) * stride], hidden, 1e-5) * w[i]);
+                    wanted.push_back(x[static_cast<size_t>(r) * stride + i] /
+                                     rms(&x[static_cast<size_t>(r) * stride], hidden, 1e-5) * w[i]);
             check_close(act_from_device(out, dtype), wanted, dtype, 1e-6, "rmsnorm");
 
             std::vector<float> residual = random_values(3, n, dtype);
@@ -112,7 +114,8 @@ TEST(block_norm_packs_the_rows_that_predict) {
         const auto n = static_cast<size_t>(batch) * block * hidden;
         const std::vector<float> residual = random_values(1, n, dtype), delta = random_values(2, n, dtype);
         const std::vector<float> w = random_values(3, hidden, dtype);
-        const Memory dr = act_to_device(residual, dtype), dd = act_to_device(delta, dtype), dw = act_to_device(w, dtype);
+        const Memory dr = act_to_device(residual, dtype), dd = act_to_device(delta, dtype),
+                     dw = act_to_device(w, dtype);
         const Memory out = act_memory(static_cast<size_t>(batch) * (block - 1) * hidden, dtype);
         block_norm(queue(), dtype, dr.data(), dd.data(), dw.data(), 1e-6f, out.data(), batch, block, hidden);
         std::vector<float> sum = residual;
@@ -122,7 +125,8 @@ TEST(block_norm_packs_the_rows_that_predict) {
         for (int b = 0; b < batch; ++b)
             for (int i = 1; i < block; ++i) {
                 const float* const row = &sum[(static_cast<size_t>(b) * block + i) * hidden];
-                for (int k = 0; k < hidden; ++k) wanted.push_back(row[k] / rms(row, hidden, 1e-6) * w[static_cast<size_t>(k)]);
+                for (int k = 0; k < hidden; ++k)
+                    wanted.push_back(row[k] / rms(row, hidden, 1e-6) * w[static_cast<size_t>(k)]);
             }
         check_close(act_from_device(out, dtype), wanted, dtype, 1e-6, "block_norm");
         CHECK_EQ(act_from_device(dr, dtype), residual);
@@ -141,7 +145,8 @@ TEST(silu_mul_gates) {
         std::vector<double> wanted;
         for (int r = 0; r < rows; ++r)
             for (int i = 0; i < half; ++i) {
-                const double gate = x[static_cast<size_t>(r) * 2 * half + i], up = x[static_cast<size_t>(r) * 2 * half + half + i];
+                const double gate = x[static_cast<size_t>(r) * 2 * half + i],
+                             up = x[static_cast<size_t>(r) * 2 * half + half + i];
                 wanted.push_back(gate / (1.0 + std::exp(-gate)) * up);
             }
         check_close(act_from_device(out, dtype), wanted, dtype, 1e-6, "silu_mul");

@@ -37,16 +37,14 @@ TEST(the_noise_has_the_bits_of_its_definition) {
         uint32_t gumbel;
     };
     constexpr uint64_t kLong = 12345678901234567890ull, kLast = 18446744073709551615ull;
-    for (const Known& known : {Known{0, 0, 0, 0xb48550626b0b2068, 0x3f869f34},
-                               Known{0, 0, 1, 0xa691b3b6c9264c1c, 0x3f5831f5},
-                               Known{0, 0, 1023, 0x28888e20beb3266c, 0xbf1c862a},
-                               Known{0, 0, 163839, 0x37c258f50212ff13, 0xbed7c555},
-                               Known{1, 17, 0, 0x59759780bb661540, 0xbd4d4693},
-                               Known{1, 17, 163839, 0xf3562fe7f131411c, 0x403ecc1e},
-                               Known{kLong, 4095, 1, 0xf3fc8bb7a3556ddf, 0x404240e6},
-                               Known{kLong, 4095, 163839, 0x79435ea9f6a29e09, 0x3e9532cc},
-                               Known{kLast, 2147483647, 0, 0xe0a3f039be7a905a, 0x40023ded},
-                               Known{kLast, 2147483647, 1023, 0x4b8d2cf383562b6a, 0xbe4bed9e}}) {
+    for (const Known& known :
+         {Known{0, 0, 0, 0xb48550626b0b2068, 0x3f869f34}, Known{0, 0, 1, 0xa691b3b6c9264c1c, 0x3f5831f5},
+          Known{0, 0, 1023, 0x28888e20beb3266c, 0xbf1c862a}, Known{0, 0, 163839, 0x37c258f50212ff13, 0xbed7c555},
+          Known{1, 17, 0, 0x59759780bb661540, 0xbd4d4693}, Known{1, 17, 163839, 0xf3562fe7f131411c, 0x403ecc1e},
+          Known{kLong, 4095, 1, 0xf3fc8bb7a3556ddf, 0x404240e6},
+          Known{kLong, 4095, 163839, 0x79435ea9f6a29e09, 0x3e9532cc},
+          Known{kLast, 2147483647, 0, 0xe0a3f039be7a905a, 0x40023ded},
+          Known{kLast, 2147483647, 1023, 0x4b8d2cf383562b6a, 0xbe4bed9e}}) {
         const uint64_t position_word = word(known.seed, known.position);
         CHECK_EQ(word(position_word, known.token), known.word);
         CHECK_EQ(bits_of(gumbel(position_word, known.token)), known.gumbel);
@@ -71,8 +69,9 @@ TEST(drawn_tokens_are_those_of_the_definition) {
 }
 
 TEST(ties_and_odd_logits) {
-    const std::vector<float> logits = {1, 2, 2, 0,  kNan, 1, kNan, 1,          kNan, kNan, kNan, kNan, -kInfinity, -kInfinity,
-                                       -kInfinity, -kInfinity, 0, kInfinity, 3, kInfinity, -kInfinity, -5, kNan, -4};
+    const std::vector<float> logits = {1,    2,         2,    0,         kNan,       1,          kNan,       1,
+                                       kNan, kNan,      kNan, kNan,      -kInfinity, -kInfinity, -kInfinity, -kInfinity,
+                                       0,    kInfinity, 3,    kInfinity, -kInfinity, -5,         kNan,       -4};
     CHECK_EQ(drawn(logits, 4, {3, 4, 5, 6, 7, 8}, {0.0f}, {1}), (std::vector<int32_t>{1, 1, 0, 0, 1, 3}));
     const std::vector<int32_t> warm = drawn(logits, 4, {3, 4, 5, 6, 7, 8}, {0.7f}, {1});
     CHECK(warm[1] == 1 || warm[1] == 3);

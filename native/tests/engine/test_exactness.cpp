@@ -89,7 +89,8 @@ TEST(a_tree_s_logits_are_plain_decoding_s_to_the_bit) {
         for (int32_t emitted = 1; emitted < 50; emitted = model.generated(again).progress.num_tokens) {
             model.run(rounds, 1);
             const std::vector<float> tree = model.logits(again);  // row 0 is the root's
-            CHECK(std::memcmp(tree.data(), plain[static_cast<size_t>(emitted) - 1].data(), kVocab * sizeof(float)) == 0);
+            CHECK(std::memcmp(tree.data(), plain[static_cast<size_t>(emitted) - 1].data(), kVocab * sizeof(float)) ==
+                  0);
             ++compared;
         }
         CHECK(compared > 5 && compared < 40);

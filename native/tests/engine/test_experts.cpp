@@ -26,14 +26,16 @@ Choice chosen(const Router& router, const float* logits, const float* bias) {
     }
     std::vector<std::pair<double, size_t>> groups;
     for (size_t g = 0; g < count / size; ++g) {
-        std::vector<double> of_group(choice.begin() + static_cast<ptrdiff_t>(g * size), choice.begin() + static_cast<ptrdiff_t>((g + 1) * size));
+        std::vector<double> of_group(choice.begin() + static_cast<ptrdiff_t>(g * size),
+                                     choice.begin() + static_cast<ptrdiff_t>((g + 1) * size));
         std::sort(of_group.rbegin(), of_group.rend());
         groups.emplace_back(-(of_group[0] + (router.scores == 0 && size > 1 ? of_group[1] : 0.0)), g);
     }
     std::sort(groups.begin(), groups.end());
     std::vector<std::pair<double, size_t>> candidates;
     for (size_t i = 0; i < static_cast<size_t>(router.topk_group); ++i)
-        for (size_t e = groups[i].second * size; e < (groups[i].second + 1) * size; ++e) candidates.emplace_back(-choice[e], e);
+        for (size_t e = groups[i].second * size; e < (groups[i].second + 1) * size; ++e)
+            candidates.emplace_back(-choice[e], e);
     std::sort(candidates.begin(), candidates.end());
     Choice result;
     double sum = 1e-20;
@@ -42,7 +44,8 @@ Choice chosen(const Router& router, const float* logits, const float* bias) {
         sum += p[candidates[static_cast<size_t>(k)].second];
     }
     for (const int32_t e : result.experts)
-        result.weights.push_back(p[static_cast<size_t>(e)] * router.routed_scaling_factor / (router.norm_topk_prob != 0 ? sum : 1.0));
+        result.weights.push_back(p[static_cast<size_t>(e)] * router.routed_scaling_factor /
+                                 (router.norm_topk_prob != 0 ? sum : 1.0));
     return result;
 }
 
@@ -50,14 +53,17 @@ Choice chosen(const Router& router, const float* logits, const float* bias) {
 
 TEST(the_router_takes_the_best_experts_of_the_best_groups) {
     const int rows = 40;
-    for (const Router& router : {Router{8, 2, 1, 1, 1, 0, 1.0f}, Router{16, 4, 4, 2, 1, 0, 2.5f}, Router{64, 6, 8, 3, 0, 1, 16.0f},
-                                 Router{256, 8, 8, 4, 1, 0, 2.5f}, Router{384, 8, 1, 1, 1, 0, 2.827f}, Router{6, 3, 6, 3, 1, 0, 1.0f}})
+    for (const Router& router :
+         {Router{8, 2, 1, 1, 1, 0, 1.0f}, Router{16, 4, 4, 2, 1, 0, 2.5f}, Router{64, 6, 8, 3, 0, 1, 16.0f},
+          Router{256, 8, 8, 4, 1, 0, 2.5f}, Router{384, 8, 1, 1, 1, 0, 2.827f}, Router{6, 3, 6, 3, 1, 0, 1.0f}})
         for (const bool biased : {true, false}) {
             const auto count = static_cast<size_t>(router.n_routed_experts);
-            const std::vector<float> logits = random_values(1, rows * count), bias = random_values(2, count, KDT_F32, 0.1f);
+            const std::vector<float> logits = random_values(1, rows * count),
+                                     bias = random_values(2, count, KDT_F32, 0.1f);
             const Memory dl = to_device(logits), db = to_device(bias);
             const Memory experts(rows * static_cast<size_t>(router.num_experts_per_tok) * 4), weights(experts.bytes());
-            route(queue(), router, dl.as<float>(), biased ? db.as<float>() : nullptr, experts.as<int32_t>(), weights.as<float>(), rows);
+            route(queue(), router, dl.as<float>(), biased ? db.as<float>() : nullptr, experts.as<int32_t>(),
+                  weights.as<float>(), rows);
             std::vector<int32_t> wanted;
             std::vector<double> wanted_weights;
             for (size_t r = 0; r < rows; ++r) {
@@ -82,7 +88,8 @@ TEST(experts_add_their_weighted_mlps) {
     for (const Dtype dtype : dtypes())
         for (const int rows : {1, 9, 70}) {
             const size_t hidden = 64, width = 48, n = static_cast<size_t>(rows);
-            const std::vector<float> x = random_values(1, n * hidden, dtype), before = random_values(2, n * hidden, dtype);
+            const std::vector<float> x = random_values(1, n * hidden, dtype),
+                                     before = random_values(2, n * hidden, dtype);
             const std::vector<float> gate_up = random_values(3, 5 * 2 * width * hidden, dtype, 0.125f);
             const std::vector<float> down = random_values(4, 5 * hidden * width, dtype, 0.15f);
             std::vector<int32_t> experts;
@@ -93,11 +100,12 @@ TEST(experts_add_their_weighted_mlps) {
                 weights.push_back(0.25f + 0.01f * static_cast<float>(r));
                 weights.push_back(0.5f);
             }
-            const Memory dx = act_to_device(x, dtype), out = act_to_device(before, dtype), dg = act_to_device(gate_up, dtype),
-                         dd = act_to_device(down, dtype), de = to_device(experts), dw = to_device(weights);
+            const Memory dx = act_to_device(x, dtype), out = act_to_device(before, dtype),
+                         dg = act_to_device(gate_up, dtype), dd = act_to_device(down, dtype), de = to_device(experts),
+                         dw = to_device(weights);
             const Memory workspace(experts_workspace(dtype, router, hidden, width, rows));
-            experts_add(queue(), dtype, router, dx.data(), de.as<int32_t>(), dw.as<float>(), dg.data(), dd.data(), out.data(),
-                        rows, hidden, width, workspace.data());
+            experts_add(queue(), dtype, router, dx.data(), de.as<int32_t>(), dw.as<float>(), dg.data(), dd.data(),
+                        out.data(), rows, hidden, width, workspace.data());
             std::vector<double> wanted(before.begin(), before.end());
             for (size_t r = 0; r < n; ++r)
                 for (size_t k = 0; k < 2; ++k) {
@@ -113,7 +121,8 @@ TEST(experts_add_their_weighted_mlps) {
                     }
                     for (size_t j = 0; j < hidden; ++j)
                         for (size_t i = 0; i < width; ++i)
-                            wanted[r * hidden + j] += weights[2 * r + k] * product[i] * down[(e * hidden + j) * width + i];
+                            wanted[r * hidden + j] +=
+                                weights[2 * r + k] * product[i] * down[(e * hidden + j) * width + i];
                 }
             check_close(act_from_device(out, dtype), wanted, dtype, dtype == KDT_F32 ? 1e-5 : 1e-2, "out");
         }

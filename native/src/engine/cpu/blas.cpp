@@ -26,8 +26,7 @@ Blas::Blas(const char* library) {
     // The handle is kept for the process: others may use the same library.
     if (library != nullptr) {
         void* const handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
-        if (handle == nullptr)
-            fail(KDT_UNSUPPORTED, "engine_create: the BLAS library cannot be loaded: %s", dlerror());
+        if (handle == nullptr) fail(KDT_UNSUPPORTED, "engine_create: the BLAS library cannot be loaded: %s", dlerror());
         name_ = library;
         find_symbols(handle);
         if (sgemv_ == nullptr)
@@ -51,8 +50,7 @@ void Blas::find_symbols(void* library) {
     sgemv_ = reinterpret_cast<Sgemv>(symbol(library, "cblas_sgemv"));
     if (void* const config = symbol(library, "openblas_get_config"))
         name_ += std::string(": ") + reinterpret_cast<char* (*)()>(config)();
-    if (void* const threads = symbol(library, "openblas_set_num_threads"))
-        reinterpret_cast<void (*)(int)>(threads)(1);
+    if (void* const threads = symbol(library, "openblas_set_num_threads")) reinterpret_cast<void (*)(int)>(threads)(1);
 }
 
 }  // namespace kdt::engine

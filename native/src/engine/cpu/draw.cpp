@@ -43,9 +43,8 @@ void draw(Queue&, const float* logits, int32_t vocab, const int32_t* positions, 
             return;
         }
         const uint64_t key = word(seeds[b], static_cast<uint64_t>(int64_t{positions[r]} + 1));
-        target_tokens[r] = lowest_argmax(vocab, [&](int32_t v) {
-            return row[v] / temperature + gumbel(key, static_cast<uint64_t>(v));
-        });
+        target_tokens[r] = lowest_argmax(
+            vocab, [&](int32_t v) { return row[v] / temperature + gumbel(key, static_cast<uint64_t>(v)); });
     });
 }
 

@@ -32,9 +32,8 @@ void probabilities(const Router& router, const float* logits, float* p) {
 void best(const float* values, int32_t count, int32_t wanted, int32_t* indices) {
     std::vector<int32_t> order(static_cast<size_t>(count));
     for (int32_t i = 0; i < count; ++i) order[static_cast<size_t>(i)] = i;
-    std::partial_sort(order.begin(), order.begin() + wanted, order.end(), [&](int32_t a, int32_t b) {
-        return values[a] > values[b] || (values[a] == values[b] && a < b);
-    });
+    std::partial_sort(order.begin(), order.begin() + wanted, order.end(),
+                      [&](int32_t a, int32_t b) { return values[a] > values[b] || (values[a] == values[b] && a < b); });
     std::copy_n(order.begin(), wanted, indices);
 }
 
@@ -54,8 +53,7 @@ void keep_best_groups(const Router& router, float* choice) {
     std::vector<int32_t> kept(static_cast<size_t>(router.topk_group));
     best(scores.data(), router.n_group, router.topk_group, kept.data());
     for (int32_t g = 0; g < router.n_group; ++g)
-        if (std::find(kept.begin(), kept.end(), g) == kept.end())
-            std::fill_n(choice + g * size, size, -kInfinity);
+        if (std::find(kept.begin(), kept.end(), g) == kept.end()) std::fill_n(choice + g * size, size, -kInfinity);
 }
 
 struct Buffers {
