@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from kdbench import native
+from kdbench import blas, native
 from kdbench.errors import BackendUnavailable, KernelError
 
 ROOT = Path(__file__).parents[1]
@@ -105,6 +105,56 @@ def test_cpp_tests_pass_over_bundles_that_python_wrote(cpu_build, bundles):
     # Two paths to compare are a GPU's.
     assert re.findall("^skipped (.*):", done.stdout, re.MULTILINE) == ["verify_attn_paths_agree"]
     assert int(closing[1]) > 50
+
+
+@pytest.fixture(scope="module")
+def model_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small random model with what PyTorch says it says."""
+    pytest.importorskip("torch")
+    import engine_bundles
+
+    from kdbench.models import random_checkpoint
+
+    folder = tmp_path_factory.mktemp("model")
+    shape = {"hidden_size": 64, "vocab_size": 200, "intermediate_size": 128}
+    target = random_checkpoint.write_target(folder / "target", seed=11, num_hidden_layers=5, **shape)
+    drafter = random_checkpoint.write_drafter(folder / "drafter", seed=12, num_target_layers=5, **shape)
+    engine_bundles.write(folder / "model.kdtr", target, drafter)
+    return folder / "model.kdtr"
+
+
+def with_blas() -> dict[str, str]:
+    library = blas.find("cpu")
+    return {**os.environ, "OMP_NUM_THREADS": "1", **({"KDTREE_BLAS": str(library)} if library else {})}
+
+
+def test_engine_tests_pass_over_a_model_that_python_wrote(cpu_build, model_bundle):
+    folder, _ = cpu_build
+    done = subprocess.run(
+        [str(folder / "kdt_engine_tests_cpu"), str(model_bundle)],
+        env=with_blas(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    assert done.stdout.strip().splitlines()[-1] == "ALL TESTS PASSED"
+    assert not re.findall("^skipped", done.stdout, re.MULTILINE)
+    for way in ("AR", "CHAIN", "DDTREE budget=15"):
+        assert f"PASS  {way}, all cases in one batch == golden" in done.stdout
+    assert re.search(r"steps=\d+ committed=\d+ avg_accept=\d", done.stdout)
+
+
+def test_the_demo_prints_the_same_tokens_in_every_mode(cpu_build, model_bundle):
+    folder, _ = cpu_build
+    texts = []
+    for mode in ("ar", "chain", "ddtree"):
+        command = [str(folder / "kdt_engine_demo_cpu"), "--mode", mode, str(model_bundle)]
+        done = subprocess.run(command, env=with_blas(), capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        texts.append([line for line in done.stdout.splitlines() if not line.startswith("steps=")])
+    assert texts[0] == texts[1] == texts[2]
+    assert len(texts[0]) == 4
 
 
 def test_the_benchmark_of_the_build_runs(cpu_build):
