@@ -64,7 +64,7 @@ class TensorList {
     void add(const std::string& name, int64_t rows, int64_t columns, float deviation = 0.0f) {
         const float scale = deviation > 0.0f ? deviation : 1.0f / std::sqrt(static_cast<float>(columns));
         entries_.push_back(
-            {name, arrays::random_values(entries_.size(), static_cast<size_t>(rows * columns), KDT_BF16, scale), {}});
+            {name, arrays::random_values(entries_.size(), static_cast<size_t>(rows * columns), scale), {}});
         entries_.back().tensor.dtype = KDT_F32;
         entries_.back().tensor.rank = 2;
         entries_.back().tensor.shape[0] = rows;

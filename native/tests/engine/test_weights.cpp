@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "check.h"
+#include "engine/arrays.h"
 #include "engine/model.h"
 #include "engine/tensor_list.h"
 

@@ -58,8 +58,9 @@ void keep_best_groups(const Router& router, float* choice) {
 
 struct Buffers {
     char* input;      // act [rows, hidden]
-    char* gate_up;    // act [rows, 2 intermediate]
-    char* product;    // act [rows, intermediate]
+    float* gate_up;   // [rows, 2 intermediate]
+    float* product;   // [rows, intermediate]
+    char* rounded;    // act [rows, intermediate]
     float* result;    // [rows, hidden]
     float* sum;       // [rows, hidden]
     int32_t* chosen;  // [rows]
@@ -70,8 +71,9 @@ Buffers take(Workspace& workspace, Dtype dtype, int32_t hidden, int32_t intermed
     const size_t n = static_cast<size_t>(rows), act = size_of(dtype);
     Buffers b = {};
     b.input = workspace.take<char>(n * hidden * act);
-    b.gate_up = workspace.take<char>(n * 2 * intermediate * act);
-    b.product = workspace.take<char>(n * intermediate * act);
+    b.gate_up = workspace.take<float>(n * 2 * intermediate);
+    b.product = workspace.take<float>(n * intermediate);
+    b.rounded = workspace.take<char>(n * intermediate * act);
     b.result = workspace.take<float>(n * hidden);
     b.sum = workspace.take<float>(n * hidden);
     b.chosen = workspace.take<int32_t>(n);
@@ -125,10 +127,11 @@ void experts_add(Queue& queue, Dtype dtype, const Router& router, const void* x,
         for (int32_t i = 0; i < count; ++i)
             queue.copy(b.input + i * hidden * act, static_cast<const char*>(x) + b.chosen[i] * hidden * act,
                        static_cast<size_t>(hidden * act));
-        gemm(queue, dtype, b.input, hidden, static_cast<const char*>(gate_up) + 2 * e * matrix, b.gate_up, dtype, count,
-             hidden, 2 * intermediate);
-        silu_mul(queue, dtype, b.gate_up, b.product, count, intermediate);
-        gemm(queue, dtype, b.product, intermediate, static_cast<const char*>(down) + e * matrix, b.result, KDT_F32,
+        gemm(queue, dtype, b.input, hidden, static_cast<const char*>(gate_up) + 2 * e * matrix, b.gate_up, KDT_F32,
+             count, hidden, 2 * intermediate);
+        silu_mul(queue, KDT_F32, b.gate_up, b.product, count, intermediate);
+        convert(queue, b.product, KDT_F32, b.rounded, dtype, int64_t{count} * intermediate);
+        gemm(queue, dtype, b.rounded, intermediate, static_cast<const char*>(down) + e * matrix, b.result, KDT_F32,
              count, intermediate, hidden);
         for (int32_t i = 0; i < count; ++i) {
             float* const sum = b.sum + int64_t{b.chosen[i]} * hidden;

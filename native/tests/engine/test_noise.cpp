@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The target's tokens: values of the noise that are fixed for ever, ties, NaN, and frequencies.
-#include <limits>
+// The noise of draws: its values, which are fixed for ever, and how often it lets each token win.
+#include <cmath>
+#include <cstring>
+#include <vector>
 
+#include "check.h"
 #include "engine/arrays.h"
+#include "engine/keyed_random.h"
 
 using namespace arrays;
 using namespace kdt::engine;
 
 namespace {
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 std::vector<int32_t> drawn(const std::vector<float>& logits, int32_t vocab, const std::vector<int32_t>& positions,
                            const std::vector<float>& temperatures, const std::vector<uint64_t>& seeds) {
@@ -48,50 +49,6 @@ TEST(the_noise_has_the_bits_of_its_definition) {
         const uint64_t position_word = word(known.seed, known.position);
         CHECK_EQ(word(position_word, known.token), known.word);
         CHECK_EQ(bits_of(gumbel(position_word, known.token)), known.gumbel);
-    }
-}
-
-TEST(drawn_tokens_are_those_of_the_definition) {
-    std::vector<float> row, logits;
-    for (int v = 0; v < 1024; ++v) row.push_back(static_cast<float>(v * 37 % 101) / 8.0f);
-    std::vector<int32_t> positions;  // of the nodes: a token's is one more
-    for (int position = 0; position < 16; ++position) {
-        positions.push_back(position - 1);
-        logits.insert(logits.end(), row.begin(), row.end());
-    }
-    CHECK_EQ(drawn(logits, 1024, positions, {0.8f}, {5}),
-             (std::vector<int32_t>{338, 952, 737, 169, 453, 876, 838, 903, 232, 461, 19, 322, 60, 352, 417, 494}));
-    CHECK_EQ(drawn(logits, 1024, positions, {0.0f}, {5}), std::vector<int32_t>(16, 30));
-    positions.resize(8);
-    logits.resize(8 * 1024);
-    CHECK_EQ(drawn(logits, 1024, positions, {30.0f}, {5}),
-             (std::vector<int32_t>{338, 874, 151, 351, 476, 419, 294, 903}));
-}
-
-TEST(ties_and_odd_logits) {
-    const std::vector<float> logits = {1,    2,         2,    0,         kNan,       1,          kNan,       1,
-                                       kNan, kNan,      kNan, kNan,      -kInfinity, -kInfinity, -kInfinity, -kInfinity,
-                                       0,    kInfinity, 3,    kInfinity, -kInfinity, -5,         kNan,       -4};
-    CHECK_EQ(drawn(logits, 4, {3, 4, 5, 6, 7, 8}, {0.0f}, {1}), (std::vector<int32_t>{1, 1, 0, 0, 1, 3}));
-    const std::vector<int32_t> warm = drawn(logits, 4, {3, 4, 5, 6, 7, 8}, {0.7f}, {1});
-    CHECK(warm[1] == 1 || warm[1] == 3);
-    CHECK_EQ(warm[2], 0);
-    CHECK_EQ(warm[3], 0);
-    CHECK_EQ(warm[4], 1);
-    CHECK(warm[5] == 1 || warm[5] == 3);
-}
-
-TEST(requests_have_temperatures_and_seeds_of_their_own) {
-    const std::vector<float> one = random_values(1, 200);
-    std::vector<float> logits;
-    for (int r = 0; r < 6; ++r) logits.insert(logits.end(), one.begin(), one.end());
-    const std::vector<int32_t> tokens = drawn(logits, 200, {7, 8, 7, 8, 7, 8}, {0.0f, 1.0f, 1.0f}, {3, 3, 4});
-    CHECK_EQ(tokens[0], tokens[1]);
-    for (int i = 0; i < 2; ++i) {
-        const auto at = static_cast<size_t>(i);
-        const std::vector<int32_t> alone = drawn(one, 200, {7 + i}, {1.0f}, {4});
-        CHECK_EQ(tokens[4 + at], alone[0]);
-        CHECK_EQ(tokens[2 + at], drawn(one, 200, {7 + i}, {1.0f}, {3})[0]);
     }
 }
 
