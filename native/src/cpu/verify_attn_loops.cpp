@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/verify_attn_loops.h"
 
-#include <algorithm>
-
 #include "cpu/simd.h"
 
 namespace kdt {
@@ -15,26 +13,37 @@ KDT_CLONES void narrow(const float* from, float factor, uint16_t* to) {
     for (int32_t i = 0; i < kRank; ++i) to[i] = bf16_from_float(from[i] * factor);
 }
 
-// Four slots share one reading of the query. A last group that is not full repeats its last slot, so that every score
-// comes from the same code and thus has the same bits wherever its slot stands.
-KDT_CLONES void dot(const float* query, const TileRow* tile, const int32_t* slots, int32_t count, float* scores) {
-    for (int32_t k = 0; k < count; k += 4) {
-        const int32_t last = count - 1;
-        const float* const a = tile[slots[k]];
-        const float* const b = tile[slots[std::min(k + 1, last)]];
-        const float* const c = tile[slots[std::min(k + 2, last)]];
-        const float* const d = tile[slots[std::min(k + 3, last)]];
-        float sa = 0.0f, sb = 0.0f, sc = 0.0f, sd = 0.0f;
-#pragma omp simd reduction(+ : sa, sb, sc, sd)
-        for (int32_t i = 0; i < kHeadDim; ++i) {
-            sa += query[i] * a[i];
-            sb += query[i] * b[i];
-            sc += query[i] * c[i];
-            sd += query[i] * d[i];
+// Eight sums side by side, at any address; compilers without AVX take them apart.
+using Lanes = float __attribute__((vector_size(32)));
+using LanesAnywhere = float __attribute__((vector_size(32), aligned(4)));
+
+// Slots that share one reading of the query. A score is the sum of sixteen sums, each over every sixteenth product: the
+// order is the source's and not the compiler's, so that a score has the same bits whoever shares its reading.
+template <int kShared>
+__attribute__((always_inline)) inline void dot_shared(const float* query, const TileRow* tile, const int32_t* slots,
+                                                      float* scores) {
+    static_assert(kHeadDim % 16 == 0, "no rest");
+    const float* rows[kShared];
+    for (int k = 0; k < kShared; ++k) rows[k] = tile[slots[k]];
+    Lanes even[kShared] = {}, odd[kShared] = {};
+    for (int32_t i = 0; i < kHeadDim; i += 16) {
+        const Lanes left = *reinterpret_cast<const LanesAnywhere*>(query + i);
+        const Lanes right = *reinterpret_cast<const LanesAnywhere*>(query + i + 8);
+        for (int k = 0; k < kShared; ++k) {
+            even[k] += left * *reinterpret_cast<const LanesAnywhere*>(rows[k] + i);
+            odd[k] += right * *reinterpret_cast<const LanesAnywhere*>(rows[k] + i + 8);
         }
-        const float sums[4] = {sa, sb, sc, sd};
-        for (int32_t r = 0; r < 4 && k + r < count; ++r) scores[k + r] = sums[r];
     }
+    for (int k = 0; k < kShared; ++k) {
+        const Lanes sum = even[k] + odd[k];
+        scores[k] = ((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7]));
+    }
+}
+
+KDT_CLONES void dot(const float* query, const TileRow* tile, const int32_t* slots, int32_t count, float* scores) {
+    int32_t k = 0;
+    for (; k + 4 <= count; k += 4) dot_shared<4>(query, tile, slots + k, scores + k);
+    for (; k < count; ++k) dot_shared<1>(query, tile, slots + k, scores + k);
 }
 
 // One slot after the other in every lane: the same chain of additions however the slots are cut into calls.
