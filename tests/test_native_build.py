@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from kdbench import blas, native
+from kdbench import native
 from kdbench.errors import BackendUnavailable, KernelError
 
 ROOT = Path(__file__).parents[1]
@@ -124,6 +124,8 @@ def model_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def with_blas() -> dict[str, str]:
+    from kdbench import blas
+
     library = blas.find("cpu")
     return {**os.environ, "OMP_NUM_THREADS": "1", **({"KDTREE_BLAS": str(library)} if library else {})}
 

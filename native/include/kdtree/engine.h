@@ -136,7 +136,7 @@ typedef struct kdt_engine_progress {
     int32_t rounds;       // rounds that emitted for this slot = target forwards of its decoding
     int32_t rounds_done;  // of the engine, finished since its creation: how far the device is
     int64_t accepted;     // sum of acceptance_length over these rounds, tokens behind a stop included
-    int32_t status;       // request status flags of all kernels, or-ed
+    int32_t status;       // request status flags of all kernels, or-ed; a chain's tree (topk 1) is always truncated
     int32_t histogram[KDT_MAX_DRAFT_HORIZON + 2];  // [i] rounds with acceptance_length i
 } kdt_engine_progress;
 
