@@ -2,6 +2,7 @@
 //
 // Checkpoints that fit, and each way of not fitting.
 #include <algorithm>
+#include <cmath>
 #include <functional>
 
 #include "check.h"
@@ -109,4 +110,27 @@ TEST(tensors_that_do_not_fit_are_named) {
                        tensors.back().name = "model.layers.2.self_attn.q_b_proj.weight";
                    }),
                    "tensor 'model.layers.2.self_attn.q_b_proj.weight' is none of this config's");
+}
+
+TEST(a_drafter_of_nan_costs_speed_and_no_token) {
+    const ModelParams params;
+    const TensorList list(params);
+    std::vector<kdt_tensor> tensors = list.tensors();
+    kdt_tensor& norm = named(tensors, "drafter.norm.weight");
+    const std::vector<float> nan(static_cast<size_t>(norm.shape[0]), std::nanf(""));
+    norm.data = nan.data();
+    kdt_engine_params p = params.engine;
+    p.tensors = tensors.data();
+    p.num_tensors = static_cast<int32_t>(tensors.size());
+    Model model(p);
+    const std::vector<int32_t> prompt = random_prompt(1, 20, 97);
+    const kdt_engine_request request = request_of(prompt, 20);
+    const Generated plain = model.generate(request, ar_rounds());
+    for (const kdt_engine_rounds& rounds : {chain_rounds(), tree_rounds(8)}) {
+        const Generated drafted = model.generate(request, rounds);
+        CHECK_EQ(drafted.tokens, plain.tokens);
+        CHECK_EQ(drafted.progress.rounds, 19);
+        CHECK((drafted.progress.status & KDT_REQ_NAN) != 0);
+    }
+    CHECK_EQ(plain.progress.status, 0);
 }
