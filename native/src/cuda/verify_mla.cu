@@ -14,6 +14,7 @@
 #include "cuda/verify_mla/attend.cuh"
 #include "cuda/verify_mla/combine.cuh"
 #include "cuda/verify_mla/layout.cuh"
+#include "cuda/verify_mla/narrow.cuh"
 #include "cuda/verify_mla/project.cuh"
 #include "cuda/verify_mla/requests.cuh"
 #include "kdtree/kdtree.h"
@@ -30,6 +31,9 @@ constexpr MlaRates kRates = {400e12, 600e12, 270e12, 4.0e12, 3.5e-6};
 // Keys and values of a chunk of units: small enough to stay in a large L2, or one unit where that takes more.
 constexpr int64_t kChunkBytes = 64 << 20;
 constexpr int64_t kSlotBytes = (kKey + kValue) * 2;
+
+// Projections are narrow up to this many blocks a multiprocessor.
+constexpr int kNarrowBlocks = 4;
 
 int64_t ceil_divide(int64_t a, int64_t b) {
     return (a + b - 1) / b;
@@ -60,7 +64,16 @@ void launch_absorb(const kdt_verify_mla_params& p, Args args, const Device& devi
     attn.out = args.latent_out;
 
     const cudaStream_t stream = static_cast<cudaStream_t>(p.stream);
-    const int64_t row_tiles = ceil_divide(int64_t{p.batch} * p.max_nodes, kTile);
+    const int64_t rows = int64_t{p.batch} * p.max_nodes;
+    // Both projections have 8 blocks for a head and 8 rows when they are narrow.
+    if (ceil_divide(rows, kNarrowRows) * 8 * p.num_qo_heads <= kNarrowBlocks * int64_t{device.multiprocessors}) {
+        const int count = static_cast<int>(rows);
+        launch_narrow<kNope, kRank>({args.q_nope, args.w_uk, args.absorbed, count, p.num_qo_heads}, stream);
+        require(kdt_verify_attn(&attn));
+        launch_narrow<kRank, kValue>({args.latent_out, args.w_uv, args.out, count, p.num_qo_heads}, stream);
+        return;
+    }
+    const int64_t row_tiles = ceil_divide(rows, kTile);
     const int before = blocks(row_tiles * p.num_qo_heads * kAbsorbTiles);
     const int behind = blocks(row_tiles * p.num_qo_heads);
     allow_shared(absorb_queries, kGemmSharedBytes, device);
