@@ -266,8 +266,8 @@ struct Context {
 // what was emitted; num_tokens, rounds, accepted, histogram, status; finished = 1 and active = 0 after a stop token or
 // when remaining is 0; features row path[i] to context row i for i < acceptance_length; context_starts = seq_lens and
 // context_counts = acceptance_length, then seq_lens += acceptance_length, roots = bonus. An acceptance_length outside
-// 1 .. horizon + 1 finishes the slot and emits nothing. Slots that are not active: context_counts 0 and nothing else.
-// Last of all round += 1 and rounds_done = round.
+// 1 .. horizon + 1 finishes the slot and emits nothing. Slots that are not active: context_counts 0, and nothing else
+// but their context rows, which nobody reads. Last of all round += 1 and rounds_done = round.
 void commit(Queue&, Dtype, const Accepted&, const Context&, Slots, Outputs, int32_t batch);
 
 }  // namespace kdt::engine
