@@ -28,6 +28,7 @@ Drafter::Drafter(Queue& queue, const Config& config, DrafterWeights weights, Wor
     context_ = act(max_context_rows, hidden_size_);
     context_kv_ = act(max_context_rows, config.draft_kv_width());
     residual_ = act(block_rows, hidden_size_);
+    next_residual_ = act(block_rows, hidden_size_);
     hidden_ = act(block_rows, hidden_size_);
     delta_ = act(block_rows, hidden_size_);
     qkv_ = act(block_rows, int64_t{d.num_heads + 2 * d.num_kv_heads} * d.head_dim);
@@ -38,8 +39,8 @@ Drafter::Drafter(Queue& queue, const Config& config, DrafterWeights weights, Wor
 
 size_t Drafter::scratch_bytes() const {
     size_t sum = rope_.bytes();
-    for (const Memory* memory :
-         {&projected_, &context_, &context_kv_, &residual_, &hidden_, &delta_, &qkv_, &attended_, &gate_up_, &product_})
+    for (const Memory* memory : {&projected_, &context_, &context_kv_, &residual_, &next_residual_, &hidden_, &delta_,
+                                 &qkv_, &attended_, &gate_up_, &product_})
         sum += memory->bytes();
     return sum;
 }
@@ -59,10 +60,10 @@ void Drafter::context(const void* features, const int32_t* starts, const int32_t
     const int32_t rows = batch * max_rows;
     const auto width = static_cast<int32_t>(config_.feature_width());
     gemm(queue_, dtype_, features, width, weights_.fc.data(), projected_.data(), dtype_, rows, width, hidden_size_);
-    rmsnorm(queue_, dtype_, projected_.data(), hidden_size_, weights_.hidden_norm.data(), d.rms_norm_eps,
-            context_.data(), rows, hidden_size_);
-    gemm(queue_, dtype_, context_.data(), hidden_size_, weights_.context_kv.data(), context_kv_.data(), dtype_, rows,
-         hidden_size_, static_cast<int32_t>(config_.draft_kv_width()));
+    const NormInput input = {projected_.data(),           nullptr,        nullptr,        nullptr, 0,
+                             weights_.hidden_norm.data(), d.rms_norm_eps, context_.data()};
+    norm_gemm(queue_, dtype_, input, weights_.context_kv.data(), context_kv_.data(), rows, hidden_size_,
+              static_cast<int32_t>(config_.draft_kv_width()));
     char* const cache = cache_.as<char>() + first_slot * cache_slot_values() * static_cast<int64_t>(size_of(dtype_));
     draft_store(queue_, dtype_, heads_, context_kv_.data(), d.num_layers, weights_.k_norms.data(), d.rms_norm_eps,
                 rope_.rope(), starts, counts, cache, config_.max_batch * cache_slot_values(),
@@ -77,12 +78,16 @@ const void* Drafter::block(const int32_t* roots, const int32_t* seq_lens, const 
     const int32_t qkv_values = query_values + 2 * d.num_kv_heads * d.head_dim;
     embed_block(queue_, dtype_, roots, d.mask_token_id, embedding, config_.target.vocab_size, hidden_size_,
                 residual_.data(), batch, block);
-    add_rmsnorm(queue_, dtype_, residual_.data(), nullptr, nullptr, 0, weights_.layers.front().input_norm.data(),
-                d.rms_norm_eps, hidden_.data(), rows, hidden_size_);
+    void* residual = residual_.data();
+    void* next = next_residual_.data();
+    const auto norm_input = [&](const Memory& norm, const void* delta) {
+        return NormInput{residual, delta, next, nullptr, 0, norm.data(), d.rms_norm_eps, hidden_.data()};
+    };
     for (int32_t i = 0; i < d.num_layers; ++i) {
         const DrafterLayer& layer = weights_.layers[static_cast<size_t>(i)];
-        gemm(queue_, dtype_, hidden_.data(), hidden_size_, layer.qkv.data(), qkv_.data(), dtype_, rows, hidden_size_,
-             qkv_values);
+        norm_gemm(queue_, dtype_, norm_input(layer.input_norm, i == 0 ? nullptr : delta_.data()), layer.qkv.data(),
+                  qkv_.data(), rows, hidden_size_, qkv_values);
+        if (i > 0) std::swap(residual, next);
         const char* const k_norm =
             weights_.k_norms.as<char>() + int64_t{i} * d.head_dim * static_cast<int64_t>(size_of(dtype_));
         const char* const cache = cache_.as<char>() + int64_t{i} * config_.max_batch * cache_slot_values() *
@@ -92,17 +97,12 @@ const void* Drafter::block(const int32_t* roots, const int32_t* seq_lens, const 
                         workspaces_.at(Scratch::draft_attention));
         gemm(queue_, dtype_, attended_.data(), query_values, layer.o.data(), delta_.data(), dtype_, rows, query_values,
              hidden_size_);
-        add_rmsnorm(queue_, dtype_, residual_.data(), delta_.data(), nullptr, 0, layer.post_norm.data(), d.rms_norm_eps,
-                    hidden_.data(), rows, hidden_size_);
-        run_mlp(queue_, dtype_, layer.mlp, hidden_.data(), rows, hidden_size_, gate_up_.data(), product_.data(),
-                delta_.data());
-        if (i + 1 < d.num_layers)
-            add_rmsnorm(queue_, dtype_, residual_.data(), delta_.data(), nullptr, 0,
-                        weights_.layers[static_cast<size_t>(i) + 1].input_norm.data(), d.rms_norm_eps, hidden_.data(),
-                        rows, hidden_size_);
+        run_normed_mlp(queue_, dtype_, layer.mlp, norm_input(layer.post_norm, delta_.data()), rows, hidden_size_,
+                       gate_up_.data(), product_.data(), delta_.data());
+        std::swap(residual, next);
     }
-    block_norm(queue_, dtype_, residual_.data(), delta_.data(), weights_.norm.data(), d.rms_norm_eps, hidden_.data(),
-               batch, block, hidden_size_);
+    block_norm(queue_, dtype_, residual, delta_.data(), weights_.norm.data(), d.rms_norm_eps, hidden_.data(), batch,
+               block, hidden_size_);
     return hidden_.data();
 }
 

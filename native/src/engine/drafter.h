@@ -47,7 +47,7 @@ class Drafter {
     const DraftHeads heads_;
     Memory cache_;  // act [layers, max_batch, context_capacity, 2, num_kv_heads, head_dim]
     Memory projected_, context_, context_kv_;
-    Memory residual_, hidden_, delta_, qkv_, attended_, gate_up_, product_;
+    Memory residual_, next_residual_, hidden_, delta_, qkv_, attended_, gate_up_, product_;
 };
 
 }  // namespace kdt::engine

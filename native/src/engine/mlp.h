@@ -15,6 +15,13 @@ inline void run_mlp(Queue& queue, Dtype dtype, const MlpWeights& w, const void* 
     gemm(queue, dtype, product, w.intermediate, w.down.data(), out, dtype, rows, w.intermediate, hidden);
 }
 
+// The same of a norm's rows.
+inline void run_normed_mlp(Queue& queue, Dtype dtype, const MlpWeights& w, const NormInput& input, int32_t rows,
+                           int32_t hidden, void* gate_up, void* product, void* out) {
+    norm_gate(queue, dtype, input, w.gate_up.data(), gate_up, product, rows, hidden, w.intermediate);
+    gemm(queue, dtype, product, w.intermediate, w.down.data(), out, dtype, rows, w.intermediate, hidden);
+}
+
 }  // namespace kdt::engine
 
 #endif  // KDT_ENGINE_MLP_H

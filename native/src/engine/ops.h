@@ -135,6 +135,26 @@ void add_rmsnorm(Queue&, Dtype, void* residual, const void* delta, void* feature
 // out[r, i] = silu(x[r, i]) * x[r, half + i], x [rows, 2 half].
 void silu_mul(Queue&, Dtype, const void* x, void* out, int32_t rows, int32_t half);
 
+// The way into a pre-norm block: sum = residual + delta (delta NULL: the residual itself), kept in residual_out (apart
+// from residual; not written without delta) and feature (may be NULL; rows feature_stride apart); then rmsnorm(sum) *
+// norm, which may come by `hidden` [rows, in] on its way into the product.
+struct NormInput {
+    const void* residual;
+    const void* delta;
+    void* residual_out;
+    void* feature;
+    int64_t feature_stride;
+    const void* norm;
+    float eps;
+    void* hidden;
+};
+// y[rows, out] = normed * w[out, in]^T, all act.
+void norm_gemm(Queue&, Dtype, const NormInput& input, const void* w, void* y, int32_t rows, int32_t in, int32_t out);
+// product[rows, intermediate] = silu(gate) * up of normed * gate_up[2 intermediate, in]^T, which may come by `both`
+// [rows, 2 intermediate].
+void norm_gate(Queue&, Dtype, const NormInput& input, const void* gate_up, void* both, void* product, int32_t rows,
+               int32_t in, int32_t intermediate);
+
 // out[b, i] = rmsnorm(residual[b, i + 1] + delta[b, i + 1]) * weight for i < block - 1: the rows of the draft blocks
 // that predict, packed. residual is not written back.
 void block_norm(Queue&, Dtype, const void* residual, const void* delta, const void* weight, float eps, void* out,
@@ -162,6 +182,31 @@ struct Pages {
 void mla_store(Queue&, Dtype, const void* kv, int64_t kv_stride, const void* weight, float eps,
                const int32_t* positions, Rope, const int32_t* seq_lens, const int32_t* num_nodes, Pages,
                void* layer_cache, int32_t batch, int32_t max_nodes);
+// All of the above: queries and cache from the first projection's rows [batch * max_nodes, width + 512 + 64], width =
+// q_lora_rank or, without LoRA (0), num_heads * (128 + 64). With LoRA the query is q_b of rmsnorm(row) * q_norm; these
+// may come by q_normed [rows, q_lora_rank] and q [rows, num_heads * (128 + 64)].
+struct MlaInputs {
+    const void* first;
+    int32_t q_lora_rank;
+    const void* q_norm;
+    const void* q_b;
+    const void* kv_norm;
+    float eps;
+    const int32_t* positions;
+    Rope rope;
+    const int32_t* seq_lens;
+    const int32_t* num_nodes;
+    Pages pages;
+    void* layer_cache;
+    int32_t num_heads;
+    int32_t batch;
+    int32_t max_nodes;
+    void* q_normed;
+    void* q;
+    void* q_nope;
+    void* q_pe;
+};
+void mla_inputs(Queue&, Dtype, const MlaInputs&);
 // num_nodes[b] = 0 where active[b] is 0: kernels then refuse the slot and do no work for it.
 void hide_idle(Queue&, const int32_t* active, int32_t* num_nodes, int32_t batch);
 

@@ -38,6 +38,7 @@ Target::Target(Queue& queue, const Config& config, TargetWeights weights, Worksp
     const size_t act = size_of(dtype_);
     const auto rows_of = [&](int64_t width, size_t size) { return Memory(bytes_of(max_rows, width, size)); };
     residual_ = rows_of(hidden_size_, act);
+    next_residual_ = rows_of(hidden_size_, act);
     hidden_ = rows_of(hidden_size_, act);
     delta_ = rows_of(hidden_size_, act);
     first_ = rows_of(query_width_ + kLatent, act);
@@ -62,8 +63,8 @@ Target::Target(Queue& queue, const Config& config, TargetWeights weights, Worksp
 size_t Target::scratch_bytes() const {
     size_t sum = rope_.bytes();
     for (const Memory* memory :
-         {&residual_, &hidden_, &delta_, &first_, &q_normed_, &q_, &q_nope_, &q_pe_, &attended_, &attended_act_, &lse_,
-          &gate_up_, &product_, &router_logits_, &experts_, &expert_weights_})
+         {&residual_, &next_residual_, &hidden_, &delta_, &first_, &q_normed_, &q_, &q_nope_, &q_pe_, &attended_,
+          &attended_act_, &lse_, &gate_up_, &product_, &router_logits_, &experts_, &expert_weights_})
         sum += memory->bytes();
     return sum;
 }
@@ -111,31 +112,32 @@ kdt_verify_mla_params Target::attention(const Trees& trees, const TargetLayer& l
     return p;
 }
 
-// delta = o_proj(attention(hidden)), and the rows' latents to the cache.
+// delta = o_proj(attention(first)), and the rows' latents to the cache.
 void Target::attend(const Trees& trees, const TargetLayer& layer, int32_t index) {
     const kdt_target_config& t = config_.target;
     const int32_t rows = trees.batch * trees.max_nodes;
-    const int32_t stride = query_width_ + kLatent;
-    const int32_t query_values = t.num_heads * kQueryHead;
-    gemm(queue_, dtype_, hidden_.data(), hidden_size_, layer.first.data(), first_.data(), dtype_, rows, hidden_size_,
-         stride);
-    const char* const kv = first_.as<char>() + bytes_of(1, query_width_, size_of(dtype_));
     const kdt_verify_mla_params p = attention(trees, layer, index);
-    const Pages pages = {p.block_table, p.max_pages_per_seq, p.page_size, p.num_pages};
-    mla_store(queue_, dtype_, kv, stride, layer.kv_norm.data(), t.rms_norm_eps, trees.positions, rope_.rope(),
-              trees.seq_lens, trees.num_nodes, pages, const_cast<void*>(p.kv_cache), trees.batch, trees.max_nodes);
-    const void* queries = first_.data();
-    int32_t query_stride = stride;
-    if (t.q_lora_rank > 0) {
-        rmsnorm(queue_, dtype_, first_.data(), stride, layer.q_norm.data(), t.rms_norm_eps, q_normed_.data(), rows,
-                t.q_lora_rank);
-        gemm(queue_, dtype_, q_normed_.data(), t.q_lora_rank, layer.q_b.data(), q_.data(), dtype_, rows, t.q_lora_rank,
-             query_values);
-        queries = q_.data();
-        query_stride = query_values;
-    }
-    mla_queries(queue_, dtype_, queries, query_stride, trees.positions, rope_.rope(), t.num_heads, q_nope_.data(),
-                q_pe_.data(), rows);
+    MlaInputs inputs = {};
+    inputs.first = first_.data();
+    inputs.q_lora_rank = t.q_lora_rank;
+    inputs.q_norm = layer.q_norm.data();
+    inputs.q_b = layer.q_b.data();
+    inputs.kv_norm = layer.kv_norm.data();
+    inputs.eps = t.rms_norm_eps;
+    inputs.positions = trees.positions;
+    inputs.rope = rope_.rope();
+    inputs.seq_lens = trees.seq_lens;
+    inputs.num_nodes = trees.num_nodes;
+    inputs.pages = {p.block_table, p.max_pages_per_seq, p.page_size, p.num_pages};
+    inputs.layer_cache = const_cast<void*>(p.kv_cache);
+    inputs.num_heads = t.num_heads;
+    inputs.batch = trees.batch;
+    inputs.max_nodes = trees.max_nodes;
+    inputs.q_normed = q_normed_.data();
+    inputs.q = q_.data();
+    inputs.q_nope = q_nope_.data();
+    inputs.q_pe = q_pe_.data();
+    mla_inputs(queue_, dtype_, inputs);
     workspaces_.call(Scratch::verify_mla, p, kdt_verify_mla);
     const int32_t values = t.num_heads * kValueHead;
     const void* attended = attended_.data();
@@ -163,12 +165,27 @@ void Target::mixture(const MoeWeights& moe, int32_t rows) {
                 workspaces_.at(Scratch::experts));
 }
 
+NormInput Target::norm_input(const Memory& norm, const void* delta) {
+    return {residual_.data(), delta, next_residual_.data(), nullptr, 0, norm.data(), config_.target.rms_norm_eps,
+            hidden_.data()};
+}
+
+// The sum of the last norm is the residual from here on.
+void Target::turn_residual() {
+    std::swap(residual_, next_residual_);
+}
+
+// delta = the layer's MLP over the residual and delta.
 void Target::feed_forward(const TargetLayer& layer, int32_t rows) {
-    if (layer.mlp.intermediate > 0)
-        run_mlp(queue_, dtype_, layer.mlp, hidden_.data(), rows, hidden_size_, gate_up_.data(), product_.data(),
-                delta_.data());
-    else
-        mixture(layer.moe, rows);
+    if (layer.mlp.intermediate > 0) {
+        run_normed_mlp(queue_, dtype_, layer.mlp, norm_input(layer.post_norm, delta_.data()), rows, hidden_size_,
+                       gate_up_.data(), product_.data(), delta_.data());
+        turn_residual();
+        return;
+    }
+    add_rmsnorm(queue_, dtype_, residual_.data(), delta_.data(), nullptr, 0, layer.post_norm.data(),
+                config_.target.rms_norm_eps, hidden_.data(), rows, hidden_size_);
+    mixture(layer.moe, rows);
 }
 
 void Target::forward(const Trees& trees, void* features) {
@@ -176,24 +193,24 @@ void Target::forward(const Trees& trees, void* features) {
     const int32_t rows = trees.batch * trees.max_nodes;
     const int64_t width = config_.feature_width();
     embed(queue_, dtype_, trees.token_ids, embedding(), t.vocab_size, hidden_size_, residual_.data(), rows);
-    add_rmsnorm(queue_, dtype_, residual_.data(), nullptr, nullptr, 0, weights_.layers.front().input_norm.data(),
-                t.rms_norm_eps, hidden_.data(), rows, hidden_size_);
     int32_t next_feature = 0;
+    void* feature = nullptr;  // where the residual behind the last layer is wanted
     for (int32_t i = 0; i < t.num_layers; ++i) {
         const TargetLayer& layer = weights_.layers[static_cast<size_t>(i)];
+        NormInput input = norm_input(layer.input_norm, i == 0 ? nullptr : delta_.data());
+        input.feature = feature;
+        input.feature_stride = width;
+        norm_gemm(queue_, dtype_, input, layer.first.data(), first_.data(), rows, hidden_size_, query_width_ + kLatent);
+        if (i > 0) turn_residual();
         attend(trees, layer, i);
-        add_rmsnorm(queue_, dtype_, residual_.data(), delta_.data(), nullptr, 0, layer.post_norm.data(), t.rms_norm_eps,
-                    hidden_.data(), rows, hidden_size_);
         feed_forward(layer, rows);
-        char* feature = nullptr;
+        feature = nullptr;
         if (features != nullptr && next_feature < config_.drafter.num_features &&
             config_.drafter.target_layer_ids[next_feature] == i)
             feature = static_cast<char*>(features) + bytes_of(next_feature++, hidden_size_, size_of(dtype_));
-        const Memory& norm =
-            i + 1 < t.num_layers ? weights_.layers[static_cast<size_t>(i) + 1].input_norm : weights_.norm;
-        add_rmsnorm(queue_, dtype_, residual_.data(), delta_.data(), feature, width, norm.data(), t.rms_norm_eps,
-                    hidden_.data(), rows, hidden_size_);
     }
+    add_rmsnorm(queue_, dtype_, residual_.data(), delta_.data(), feature, width, weights_.norm.data(), t.rms_norm_eps,
+                hidden_.data(), rows, hidden_size_);
 }
 
 void Target::head(int32_t first_row, int32_t rows, float* logits) {

@@ -52,6 +52,8 @@ class Target {
     kdt_verify_mla_params attention(const Trees& trees, const TargetLayer& layer, int32_t index) const;
     void attend(const Trees& trees, const TargetLayer& layer, int32_t index);
     void feed_forward(const TargetLayer& layer, int32_t rows);
+    NormInput norm_input(const Memory& norm, const void* delta);
+    void turn_residual();
     void mixture(const MoeWeights& moe, int32_t rows);
 
     Queue& queue_;
@@ -63,7 +65,8 @@ class Target {
     const int32_t hidden_size_;
     const int32_t query_width_;  // of what the first projection gives: q_lora_rank, or all heads' queries
     Memory cache_;               // bf16 [layers, num_pages, page_size, 576]
-    Memory residual_, hidden_, delta_, first_, q_normed_, q_, q_nope_, q_pe_, attended_, attended_act_, lse_;
+    Memory residual_, next_residual_, hidden_, delta_, first_, q_normed_, q_, q_nope_, q_pe_, attended_, attended_act_,
+        lse_;
     Memory gate_up_, product_, router_logits_, experts_, expert_weights_;
 };
 

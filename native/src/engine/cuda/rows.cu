@@ -6,6 +6,7 @@
 #include "cuda/overlap.cuh"
 #include "engine/cuda/act.cuh"
 #include "engine/cuda/queue.h"
+#include "engine/cuda/rows.h"
 
 namespace kdt::engine {
 namespace {
@@ -254,6 +255,22 @@ void add_rmsnorm(Queue& queue, Dtype dtype, void* residual, const void* delta, v
                  const void* weight, float eps, void* out, int32_t rows, int32_t hidden) {
     if (rows == 0) return;
     const NormArgs args = {residual, hidden, delta, residual, feature, feature_stride, weight, out, eps, hidden, 0};
+    by_dtype(dtype, [&](auto value) { launch_norm<decltype(value)>(queue, args, rows); });
+}
+
+void add_rmsnorm_apart(Queue& queue, Dtype dtype, const NormInput& input, int32_t rows, int32_t hidden) {
+    if (rows == 0) return;
+    const NormArgs args = {input.residual,
+                           hidden,
+                           input.delta,
+                           input.delta == nullptr ? nullptr : input.residual_out,
+                           input.feature,
+                           input.feature_stride,
+                           input.norm,
+                           input.hidden,
+                           input.eps,
+                           hidden,
+                           0};
     by_dtype(dtype, [&](auto value) { launch_norm<decltype(value)>(queue, args, rows); });
 }
 
