@@ -43,7 +43,7 @@ $(VENV)/.python:
 
 $(VENV)/.bench: $(VENV)/.python pyproject.toml
 	$(BIN)/python -m pip install -q --disable-pip-version-check 'hatchling>=1.25' 'editables>=0.5'
-	$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -e '.[harness,native$(CUDA_EXTRA)]'
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -e '.[harness,native,decode$(CUDA_EXTRA)]'
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.bench

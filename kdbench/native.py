@@ -15,7 +15,7 @@ import importlib
 import importlib.util
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +136,16 @@ class Library:
         function.restype = restype
         return function
 
+    def entry(self, symbol: str, argtypes: Sequence[Any], restype: Any = ctypes.c_int) -> Callable[..., Any]:
+        """Any C function ``symbol`` with its types; BackendUnavailable when this library is from before it."""
+        function: Any = self._plain(symbol, restype)
+        function.argtypes = list(argtypes)
+        return function  # type: ignore[no-any-return]
+
+    def last_error(self) -> str:
+        """The sentence of this thread's last call that failed."""
+        return (self._last_error() or b"").decode("utf-8", "replace")
+
     def function(self, symbol: str) -> Callable[..., int]:
         """The C function ``symbol``, a kernel (``kdt_tree_build``) or its ``..._workspace_size`` query.
 
@@ -158,7 +168,7 @@ class Library:
         """
         if status != Status.OK:
             name = Status(status).name if status in set(Status) else str(status)
-            text = (self._last_error() or b"").decode("utf-8", "replace")
+            text = self.last_error()
             if status == Status.INVALID_ARGUMENT and _TOO_OLD in text:
                 raise BackendUnavailable(f"{self.path} is too old for this call of {symbol}: {text}")
             raise KernelError(f"{symbol} ({self.backend}) returned {name}: {text or 'no reason given'}", status)
