@@ -25,7 +25,26 @@ ROUNDS = 5
 MIN_EFFECT = 0.02
 
 
-class KernelBenchmark(Benchmark):
+class SkippingBenchmark(Benchmark):
+    """Keeps the reason of a combination that cannot run here."""
+
+    def do_setup(self) -> Any:
+        """Run setup; a combination that cannot run here is n/a, and its reason is kept."""
+        try:
+            for setup in self._setups:
+                setup(*self._current_params)
+        except NotImplementedError as error:
+            print(f"asv: skipped: {error}")
+            provenance.record_skip(self.name, self.version, self.named_params(), str(error))
+            return True
+        return False
+
+    def named_params(self) -> dict[str, str]:
+        """The combination, by parameter."""
+        return dict(zip(self.param_names, self._current_params, strict=True))
+
+
+class KernelBenchmark(SkippingBenchmark):
     """A method ``kern_hot`` or ``kern_cold`` of a ``KernelSuite``; the metadata below goes into benchmarks.json.
 
     Attributes:
@@ -64,27 +83,13 @@ class KernelBenchmark(Benchmark):
             for workload in map(workloads.get, workloads.names(self.kernel))
         }
 
-    def do_setup(self) -> Any:
-        """Run setup; a combination that cannot run here is n/a, and its reason is kept."""
-        try:
-            for setup in self._setups:
-                setup(*self._current_params)
-        except NotImplementedError as error:
-            print(f"asv: skipped: {error}")
-            provenance.record_skip(self.name, self.version, self._named_params(), str(error))
-            return True
-        return False
-
     def run(self, *params: str) -> dict[str, Any]:
         """Time the prepared call; asv's ``-a repeat=N`` and ``--quick`` set the number of samples."""
         samples = int(_get_first_attr(self._attr_sources, "repeat", SAMPLES_PER_PROCESS))
         measurement = self.func(*params)(samples)
         suite = self.func.__self__
-        provenance.record_measurement(suite.subject, self.name, self.version, self._named_params(), measurement)
+        provenance.record_measurement(suite.subject, self.name, self.version, self.named_params(), measurement)
         return {"samples": list(measurement.samples), "number": 1}
-
-    def _named_params(self) -> dict[str, str]:
-        return dict(zip(self.param_names, self._current_params, strict=True))
 
 
 class KernelSuite:
@@ -126,5 +131,8 @@ def register() -> None:
     later.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    if KernelBenchmark not in benchmark_types:
-        benchmark_types.insert(0, KernelBenchmark)
+    from kdbench import asv_decode  # which derives from what is here
+
+    for kind in (asv_decode.DirectedTrack, asv_decode.DecodeBenchmark, KernelBenchmark):
+        if kind not in benchmark_types:
+            benchmark_types.insert(0, kind)

@@ -148,7 +148,7 @@ def run(
     json_: JsonOption = False,
 ) -> None:
     """Measure commits with asv. Resumable: the same command after Ctrl-C goes on where it was."""
-    from kdbench import native, runner, workloads
+    from kdbench import native, runner
 
     code = runner.run(
         conf,
@@ -156,7 +156,7 @@ def run(
         env=env,
         tag=tag,
         bench=_pattern("--bench", bench),
-        kernels=_chosen("--kernel", kernel, workloads.KERNELS),
+        kernels=_chosen("--kernel", kernel, runner.MEASURED),
         backends=_chosen("--backend", backend, native.BACKENDS),
         modes=_chosen("--mode", mode, ("hot", "cold", "primary")) if mode else None,
         rounds=rounds,

@@ -14,7 +14,8 @@ from kdbench.lint_shapes import is_number, is_positive, row_cells, short
 
 Problem = tuple[str, str, bool]  # series, what is wrong, fatal for asv publish
 
-OWN_TYPE = "kernel"
+# Of the types that this project measures with: they keep samples, and a record of what was checked.
+OWN_TYPES = ("kernel", "decode")
 # asv interpolates medians in floating point, which may leave the samples' range by a rounding.
 _ROUNDING = 1e-9
 
@@ -44,7 +45,7 @@ def check_file(
         benchmark, version = benchmarks.get(name), cells.get("version")
         if benchmark is None:
             yield name, "not in benchmarks.json, and asv leaves it out", False
-        elif version is None and benchmark.get("type") == OWN_TYPE:
+        elif version is None and benchmark.get("type") in OWN_TYPES:
             yield name, "its version is null, and nobody knows what was measured", False
         elif benchmark and version not in (None, benchmark.get("version")):
             yield name, f"version {short(version)}, and benchmarks.json has {short(benchmark.get('version'))}", False
@@ -79,7 +80,7 @@ def _check_row(
             continue
         yield from ((series, problem, False) for problem in _check_statistics(cells, index, benchmark))
         yield from ((series, problem, False) for problem in _check_samples(cells, index, benchmark))
-        if benchmark.get("type") == OWN_TYPE:
+        if benchmark.get("type") in OWN_TYPES:
             plain = tuple(str(_literal(text)) for text in combination)
             where = (document["commit_hash"], document["env_name"], name, *plain)
             if where not in recorded:
@@ -91,7 +92,7 @@ def _check_row(
 
 
 def _check_statistics(cells: Mapping[str, Any], index: int, benchmark: Mapping[str, Any]) -> Iterator[str]:
-    own = benchmark.get("type") == OWN_TYPE
+    own = benchmark.get("type") in OWN_TYPES
     number, repeat = (_cell(cells, column, index) for column in ("stats_number", "stats_repeat"))
     if number is None and (own or repeat is not None):
         yield "stats_number is null: the type that measured it returned no number"
@@ -108,7 +109,7 @@ def _check_samples(cells: Mapping[str, Any], index: int, benchmark: Mapping[str,
     samples = _cell(cells, "samples", index)
     if samples is None:
         # A single value of another type never had samples.
-        if benchmark.get("type") == OWN_TYPE or _cell(cells, "stats_repeat", index) is not None:
+        if benchmark.get("type") in OWN_TYPES or _cell(cells, "stats_repeat", index) is not None:
             yield "its samples were not kept: run asv with --record-samples"
         return
     if not isinstance(samples, list) or not samples:
@@ -128,7 +129,7 @@ def _check_samples(cells: Mapping[str, Any], index: int, benchmark: Mapping[str,
 def _too_fast(seconds: float, params: tuple[str, ...], benchmark: Mapping[str, Any], gpu: str) -> str | None:
     names = dict(zip(benchmark.get("param_names", []), params, strict=False))
     cost = benchmark.get("workloads", {}).get(names.get("workload", ""))
-    if names.get("backend") != "cuda" or not cost:
+    if names.get("backend") != "cuda" or not cost or "bytes_moved" not in cost:
         return None
     floor = datasheet_floor(gpu, cost["bytes_moved"], cost["flops"], str(benchmark.get("timing_mode")))
     if floor is None or seconds >= floor:

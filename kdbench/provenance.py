@@ -19,6 +19,7 @@ from statistics import median
 from typing import Any
 
 from kdbench import __version__, ceilings, gpu_probe, machine
+from kdbench.native import Library
 from kdbench.timing import Measurement, Subject, stopwatch_digest
 
 MEASUREMENT = "kdbench/measurement/1"
@@ -66,13 +67,7 @@ def record_measurement(
                 "flops": workload.flops,
                 "roofline": workload.roofline,
             },
-            "library": {
-                "backend": subject.backend,
-                "path": str(library.path),
-                "sha256": library.digest,
-                "abi_version": library.abi_version,
-                "build_info": library.build_info,
-            },
+            "library": library_facts(library),
             "timing": {
                 "mode": measurement.mode,
                 "samples_s": list(measurement.samples),
@@ -107,6 +102,46 @@ def _roofline(subject: Subject, measurement: Measurement) -> dict[str, Any] | No
         "floor_s": floor,
         "of_floor": floor / median(measurement.samples) if floor else None,
         "ceilings": next((each.source for each in rates), None),
+    }
+
+
+def record_series(
+    benchmark: str,
+    version: str,
+    params: Mapping[str, str],
+    *,
+    workload: Mapping[str, Any],
+    library: Library,
+    timing: Mapping[str, Any],
+) -> None:
+    """Write what one process measured of something that is no kernel call, when somebody asked for records.
+
+    Args:
+        workload: with "name" and what its answer was checked against; that it passed is what the record says.
+        library: the one that was measured.
+        timing: samples, and whatever else tells how they came to be.
+    """
+    _record(
+        {
+            "schema": MEASUREMENT,
+            **_where(benchmark, version, params),
+            "workload": {**workload, "digest_ok": True},
+            "library": library_facts(library),
+            "timing": dict(timing),
+            "roofline": None,
+            "machine": machine.covariates(),
+        }
+    )
+
+
+def library_facts(library: Library) -> dict[str, Any]:
+    """Which build was measured."""
+    return {
+        "backend": library.backend,
+        "path": str(library.path),
+        "sha256": library.digest,
+        "abi_version": library.abi_version,
+        "build_info": library.build_info,
     }
 
 

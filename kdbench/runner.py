@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
-from kdbench import machine, native, provenance, workloads
+from kdbench import decode_workloads, machine, native, provenance, workloads
 from kdbench.asv_benchmark import ROUNDS
 from kdbench.asv_process import FAILED, INTERRUPTED, OK, USER_ERROR, drive
 from kdbench.errors import InvalidArgument, KdbenchError
@@ -46,13 +46,25 @@ _SUITES = {
     "merge_attn_states": "bench_merge_attn_states.MergeAttnStates",
     "verify_mla": "bench_verify_mla.VerifyMla",
 }
+# What kdbench run measures: the kernels, and the loop that they make.
+MEASURED = (*workloads.KERNELS, decode_workloads.KERNEL)
 # What a library is built from: a commit that changes only tests or the bench would be the same one measured twice.
 _ENGINE = tuple(f"native/{name}" for name in ("include", "src", "python", "cmake", "CMakeLists.txt", "pyproject.toml"))
 # What asv run takes besides ranges of git.
 _NO_RANGES = ("ALL", "EXISTING", "TAGS")
 _GIT_TIMEOUT_S = 60
 
-__all__ = ["FAILED", "INTERRUPTED", "OK", "PRIMARY_MODE", "USER_ERROR", "run", "series_names", "usable_backends"]
+__all__ = [
+    "FAILED",
+    "INTERRUPTED",
+    "MEASURED",
+    "OK",
+    "PRIMARY_MODE",
+    "USER_ERROR",
+    "run",
+    "series_names",
+    "usable_backends",
+]
 
 
 def series_names(
@@ -66,10 +78,14 @@ def series_names(
     found = [
         f"{_SUITES[kernel]}.kern_{mode}({workload!r}, {backend!r})"
         for kernel in kernels
+        if kernel != decode_workloads.KERNEL
         for mode in ((PRIMARY_MODE[kernel],) if "primary" in modes else modes)
         for backend in backends
         for workload in workloads.names(kernel, backend, tag)
     ]
+    # The loop is neither hot nor cold: it is left out where those are asked for.
+    if decode_workloads.KERNEL in kernels and ("primary" in modes or set(modes) == set(MODES)):
+        found += decode_workloads.series(backends, tag)
     return [name for name in found if bench is None or re.search(bench, name)]
 
 
@@ -101,7 +117,7 @@ def run(
     env: str = "overlay",
     tag: str | None = None,
     bench: str | None = None,
-    kernels: Sequence[str] = workloads.KERNELS,
+    kernels: Sequence[str] = MEASURED,
     backends: Sequence[str] = native.BACKENDS,
     modes: Sequence[str] | None = None,
     rounds: int | None = None,
@@ -124,6 +140,7 @@ def run(
         finds.
         kernels, backends: all of these, where they can run here.
         modes: "hot", "cold" or "primary" (each kernel's own); None is primary for the tag "quick", and both otherwise.
+            The decode loop has no modes, and is not part of a selection of hot or cold only.
         rounds: processes a series; None for the suites' own.
         machine_name: name to save under, instead of this machine's.
         resume: skip series that already have all their rounds.

@@ -73,7 +73,7 @@ def test_pages_are_given_and_taken_back(make: Callable[..., Engine]) -> None:
     ("request_", "sentence"),
     [
         (Request(()), "the prompt has no tokens"),
-        (Request((5, VOCAB_SIZE)), "is 32, wanted 0 .. 31"),
+        (Request((5, VOCAB_SIZE), 8), "is 32, wanted 0 .. 31"),
         (Request((5, -1)), "prompt holds -1, which is no token id"),
         (Request((2**31,)), "prompt holds 2147483648, which is no token id"),
         (Request((0.5,)), "a row of token ids is expected"),  # type: ignore[arg-type]

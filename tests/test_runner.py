@@ -64,7 +64,7 @@ def test_quick_asks_for_primary_modes_of_what_can_run(repo: Any, asked: list[Any
     assert runner.run(tmp_path, commits=1, tag="quick") == 2
     ((words, environment),) = asked
     patterns = [words[i + 1] for i, word in enumerate(words) if word == "-b"]
-    assert 8 <= len(patterns) <= 12
+    assert 8 <= len(patterns) <= 15
     assert all("cpu" in pattern and "cuda" not in pattern for pattern in patterns)
     assert sum("VerifyAttn.kern_cold" in pattern.replace("\\", "") for pattern in patterns) == 2
     assert not any("VerifyAttn.kern_hot" in pattern.replace("\\", "") for pattern in patterns)

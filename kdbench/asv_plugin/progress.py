@@ -46,6 +46,8 @@ def is_done(results: Any, benchmark: Mapping[str, Any], index: int, rounds: int)
     value = results.get_result_value(name, params)[index]
     if value is None or util.is_nan(value):
         return False
+    if benchmark.get("type") == "track":
+        return True  # one value, the same in every process
     stats = results.get_result_stats(name, params)[index] or {}
     wanted = rounds * int(benchmark.get("samples_per_process", 1))
     return int(stats.get("repeat") or 0) >= wanted
