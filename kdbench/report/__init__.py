@@ -12,7 +12,7 @@ from typing import Any
 from kdbench import __version__, ceilings, peer_results
 from kdbench.analysis import changes, newest, refuse, roofline
 from kdbench.errors import KdbenchError
-from kdbench.report import peers
+from kdbench.report import decode, peers
 from kdbench.report.document import SCHEMA, document, to_json
 from kdbench.report.floors import Floors
 from kdbench.report.page import render
@@ -55,8 +55,9 @@ def build(
         now=datetime.now(UTC),
         warnings=complaints,
         peers=peers.tables(beside),
+        decode=decode.tables(frame),
     )
-    return document(latest, judged, complaints, rooflines, peers.entries(beside)), page
+    return document(latest, judged, complaints, rooflines, peers.entries(beside), decode.entries(frame)), page
 
 
 def write(

@@ -22,6 +22,7 @@ def document(
     warnings: Sequence[str] = (),
     rooflines: pd.DataFrame | None = None,
     peers: Sequence[dict[str, Any]] = (),
+    decode: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
     """Everything the page says, as one JSON object.
 
@@ -31,12 +32,13 @@ def document(
         warnings: what could not be read, a sentence each.
         rooflines: as from ``kdbench.analysis.roofline``.
         peers: as from ``kdbench.report.peers.entries``.
+        decode: as from ``kdbench.report.decode.entries``.
 
     Returns:
         ``series``: one entry a series at its newest commit, with its ``roofline`` (null without one); ``changes``:
         every commit of the history that made a series slower or faster, or that lost it ("missing": failed after a
         number); ``summary``: series a verdict; ``peers``: the newest comparison of each workload with other people's
-        kernels.
+        kernels; ``decode``: tok/s of the decode loop at each commit, split into acceptance_length and round time.
     """
     floors = {} if rooflines is None else {_place(row): _roofline(row) for row in _records(rooflines)}
     return {
@@ -45,6 +47,7 @@ def document(
         "series": [{**_series(row), "roofline": floors.get(_place(row))} for row in _records(newest)],
         "changes": [_change(row) for row in _records(events(changes))],
         "peers": list(peers),
+        "decode": list(decode),
         "warnings": list(warnings),
     }
 

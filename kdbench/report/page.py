@@ -11,6 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from kdbench import units
 from kdbench.analysis.verdict import ALPHA, LEVEL, THRESHOLD, THRESHOLD_FEW, THRESHOLD_UNTESTED
 from kdbench.report import roofline_chart, sparkline
+from kdbench.report.decode import DecodeTable
 from kdbench.report.peers import PeerTable
 from kdbench.report.records import Place
 
@@ -37,6 +38,7 @@ def render(
     now: datetime,
     warnings: Sequence[str] = (),
     peers: Sequence[PeerTable] = (),
+    decode: Sequence[DecodeTable] = (),
 ) -> str:
     """The page as text.
 
@@ -47,6 +49,7 @@ def render(
         version: of kdbench.
         warnings: what could not be read, a sentence each.
         peers: comparisons with other people's kernels.
+        decode: the decode loop's results.
     """
     environment = Environment(
         loader=PackageLoader("kdbench.report", "templates"),
@@ -64,6 +67,7 @@ def render(
         now=now,
         warnings=warnings,
         peers=peers,
+        decode=decode,
         symbols=SYMBOLS,
         box=(sparkline.WIDTH, sparkline.HEIGHT),
         chart_box=(roofline_chart.WIDTH, roofline_chart.HEIGHT),
