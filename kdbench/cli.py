@@ -101,10 +101,11 @@ def verify(
     json_: JsonOption = False,
 ) -> None:
     """Check every workload's output against its golden one. Exits with 2 if one is wrong or none could be checked."""
-    from kdbench import native, workloads
+    from kdbench import native
+    from kdbench.verify import CHECKED
     from kdbench.verify import verify as check
 
-    kernels = _chosen("--kernel", kernel, workloads.KERNELS)
+    kernels = _chosen("--kernel", kernel, CHECKED)
     backends = _chosen("--backend", backend, native.BACKENDS)
     outcomes = []
     for outcome in check(kernels, backends, tag, _pattern("--workload", workload) or ""):

@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Are the kernels right? Every workload against its golden output, on every backend that is there."""
+"""Are the kernels right, and the loop of them? Every workload against its golden output, on every backend there is."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from kdbench import golden, native, workloads
+from kdbench import decode_workloads, golden, native, workloads
+from kdbench.decode_subject import DecodeSubject
 from kdbench.errors import BackendUnavailable, KernelError
 from kdbench.timing import Subject
+
+CHECKED = (*workloads.KERNELS, decode_workloads.KERNEL)
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,7 @@ class Outcome:
 
 
 def verify(
-    kernels: Sequence[str] = workloads.KERNELS,
+    kernels: Sequence[str] = CHECKED,
     backends: Sequence[str] = native.BACKENDS,
     tag: str | None = None,
     pattern: str = "",
@@ -52,13 +56,29 @@ def verify(
             if backend not in workload.backends:
                 continue
             reason = missing[backend]
-            status, detail = ("n/a", reason) if reason else _check(workload, backend)
+            status, detail = ("n/a", reason) if reason else _check(partial(Subject, workload, backend))
             yield Outcome(workload.kernel, workload.name, backend, status, detail)
+    if decode_workloads.KERNEL in kernels:
+        yield from _decoding(backends, missing, tag, wanted)
 
 
-def _check(workload: workloads.Workload, backend: str) -> tuple[str, str]:
+def _decoding(
+    backends: Sequence[str], missing: Mapping[str, str | None], tag: str | None, wanted: re.Pattern[str]
+) -> Iterator[Outcome]:
+    """The decode loop on the shipped model; random weights have nothing to be held against."""
+    for workload in decode_workloads.REGISTRY.values():
+        if workload.model != "tiny" or (tag is not None and tag not in workload.tags):
+            continue
+        for backend in backends if wanted.search(workload.name) else ():
+            if backend in workload.backends:
+                reason = missing[backend]
+                status, detail = ("n/a", reason) if reason else _check(partial(DecodeSubject, workload, backend))
+                yield Outcome(decode_workloads.KERNEL, workload.name, backend, status, detail)
+
+
+def _check(make: Callable[[], Subject | DecodeSubject]) -> tuple[str, str]:
     try:
-        Subject(workload, backend).verify()
+        make().verify()
     except BackendUnavailable as error:
         return "n/a", str(error)
     except (golden.DigestMismatch, KernelError) as error:

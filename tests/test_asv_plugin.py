@@ -301,6 +301,12 @@ def test_what_counts_as_done(value: Any, repeat: int | None, done: bool) -> None
     assert progress.is_done(results, BENCHMARK, 0, 5) == done
 
 
+@pytest.mark.parametrize(("value", "done"), [(3.25, True), (None, False), (math.nan, False)])
+def test_a_tracked_value_is_done_when_it_is_there(value: Any, done: bool) -> None:
+    results = _results(BENCHMARK["params"], [value, 1.0, 1.0, 1.0], [None, 100, 100, 100])
+    assert progress.is_done(results, {**BENCHMARK, "type": "track"}, 0, 5) == done
+
+
 def test_new_parameters_and_versions_are_not_done() -> None:
     results = _results([["'a'", "'b'"]], [1e-6, None], [100, None])
     assert [progress.is_done(results, BENCHMARK, index, 5) for index in range(4)] == [True, False, False, False]

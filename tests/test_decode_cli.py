@@ -152,6 +152,12 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
     assert err.count("\n") == 1
 
 
+def test_help_tells_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "--help")
+    assert code == 0
+    assert "Exit codes: 0 done; 2 bad input" in " ".join(out.split())
+
+
 def test_a_target_without_its_drafter_decodes_plainly(
     models: Path, cpu_library: native.Library, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -91,6 +91,18 @@ def test_a_sound_folder_has_no_findings(folder: Folder) -> None:
     assert folder.lint() == []
 
 
+def test_the_decode_loop_needs_records_and_samples_too(folder: Folder) -> None:
+    entry = folder.benchmarks[NAME]
+    entry.update(type="decode", workloads={"w": {"batch": 4, "backends": ["cpu"]}})
+    assert folder.lint() == []
+    folder.record["workload"]["digest_ok"] = False
+    folder.row[11] = [None, None]
+    (folder.path / "box" / f"{folder.stem}.jsonl").unlink()
+    problems = [finding.problem for finding in folder.lint()]
+    assert any("no record of a passing digest" in problem for problem in problems)
+    assert any("--record-samples" in problem for problem in problems)
+
+
 @pytest.mark.parametrize(
     "value", [math.inf, -math.inf, 0, -1e-6, True, "1e-6", [1e-6], {"a": 1}], ids=lambda value: repr(value)
 )

@@ -7,22 +7,59 @@ from pathlib import Path
 
 import pytest
 
-from kdbench import golden, timing, verify, workloads
+from kdbench import decode_golden, decode_subject, decode_workloads, golden, timing, verify, workloads
 from kdbench.errors import KernelError
 
 
 @pytest.mark.usefixtures("cpu_library")
 def test_the_cpu_kernels_are_right() -> None:
-    outcomes = list(verify.verify(backends=("cpu",)))
+    outcomes = list(verify.verify(workloads.KERNELS, ("cpu",)))
     assert [outcome for outcome in outcomes if outcome.status != "ok"] == []
     assert len(outcomes) == sum("cpu" in workload.backends for workload in workloads.every())
 
 
 @pytest.mark.gpu
 def test_the_cuda_kernels_are_right() -> None:
-    outcomes = list(verify.verify(backends=("cuda",)))
+    outcomes = list(verify.verify(workloads.KERNELS, ("cuda",)))
     assert [outcome for outcome in outcomes if outcome.status != "ok"] == []
     assert len(outcomes) == len(list(workloads.every()))
+
+
+def decoding(backend: str) -> list[verify.Outcome]:
+    for module in ("safetensors", "tokenizers"):
+        pytest.importorskip(module)
+    names = decode_workloads.names(backend)
+    found = list(verify.verify((decode_workloads.KERNEL,), (backend,), pattern="n[14]$"))
+    wanted = [name for name in names if name.startswith("tiny") and name.endswith(("n1", "n4"))]
+    assert [outcome.workload for outcome in found] == wanted
+    return found
+
+
+@pytest.mark.usefixtures("cpu_library")
+def test_the_shipped_model_says_its_golden_tokens() -> None:
+    assert [outcome for outcome in decoding("cpu") if outcome.status != "ok"] == []
+
+
+@pytest.mark.gpu
+def test_the_shipped_model_says_its_golden_tokens_on_a_gpu() -> None:
+    assert [outcome for outcome in decoding("cuda") if outcome.status != "ok"] == []
+
+
+@pytest.mark.usefixtures("cpu_library")
+def test_a_model_without_golden_tokens_is_not_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode_golden, "load", lambda model: None)
+    (found,) = verify.verify(("decode",), ("cpu",), pattern="^tiny-ar-n1$")
+    assert (found.status, "no golden tokens" in found.detail) == ("n/a", True)
+
+
+@pytest.mark.usefixtures("cpu_library")
+def test_a_loop_that_says_something_else_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: decode_subject.DecodeSubject) -> None:
+        raise golden.DigestMismatch("token 3 is 5")
+
+    monkeypatch.setattr(decode_subject.DecodeSubject, "verify", fail)
+    (found,) = verify.verify(("decode",), ("cpu",), pattern="^tiny-ar-n1$")
+    assert (found.kernel, found.status, found.detail) == ("decode", "wrong", "token 3 is 5")
 
 
 @pytest.mark.usefixtures("cpu_library")
