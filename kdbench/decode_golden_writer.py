@@ -25,6 +25,8 @@ NUM_PROMPTS = 24
 _SEED = 9001
 _SHORTEST, _LONGEST = 24, 88
 _FEWEST_LINES = 40
+# From a text and a place in it to the best token behind each of its tokens from there on, and its gap.
+Judge = Callable[[Sequence[int], int], list[tuple[int, float]]]
 
 
 def continued(
@@ -35,7 +37,7 @@ def continued(
     The engine guesses a whole text, and one forward of the reference says up to where it is right, and what comes next.
     """
     with Engine.from_directory(target, dtype="f32", max_seq_len=_LONGEST + new_tokens, max_tree_budget=1) as engine:
-        judge = _reference(target)
+        judge = reference(target)
         for prompt in prompts:
             tokens: list[int] = []
             gaps: list[float] = []
@@ -60,8 +62,8 @@ def _plain(engine: Engine, prompt: Sequence[int], count: int) -> tuple[int, ...]
     return said
 
 
-def _reference(target: Path) -> Callable[[Sequence[int], int], list[tuple[int, float]]]:
-    """A function from a text and a place to the best token behind each of its tokens from there on, and its gap."""
+def reference(target: Path) -> Judge:
+    """What PyTorch says in f32, with a cache of bf16 latents as the engine has it."""
     import torch
 
     from kdbench.models.torch_target import LatentCache, TorchTarget
