@@ -19,12 +19,13 @@
 #include "cuda/draft_topk/merge_row.cuh"
 #include "cuda/draft_topk/queue.cuh"
 #include "cuda/draft_topk/scan_segment.cuh"
+#include "cuda/overlap.cuh"
 #include "kdtree/kdtree.h"
 
 namespace kdt::cuda::draft_topk {
 namespace {
 
-template <class T, Meet kMeet>
+template <class T, Meet kMeet, int kDepth, bool kWhole>
 __global__ void __launch_bounds__(kThreads, kMeet == Meet::workspace ? 1 : 2)
     topk_rows(const T* logits, const Plan plan, float* topk_log_probs, int32_t* topk_token_ids, int32_t* statuses) {
     if (kMeet == Meet::cluster && !kClusters) return;
@@ -36,8 +37,11 @@ __global__ void __launch_bounds__(kThreads, kMeet == Meet::workspace ? 1 : 2)
         shared.finalists = 0;
         if (kMeet == Meet::cluster) {
             init_signal(&shared.samples_here, 1);
+            init_signal(&shared.parts_here, 1);
             init_signal(&shared.lists_here, plan.blocks() - 1);
             publish_signals();
+            if ((blockIdx.x & (plan.blocks() - 1)) == 0)
+                expect_in(&shared.parts_here, 0, plan.blocks() * kWarps * static_cast<int>(sizeof(WarpPart)));
         }
     }
     if (kMeet == Meet::cluster) arrive_at_start();
@@ -48,12 +52,16 @@ __global__ void __launch_bounds__(kThreads, kMeet == Meet::workspace ? 1 : 2)
     const Segment<T> segment(logits + int64_t{row} * plan.vocab_size, plan, rank);
     TopkBlock block(shared.block);
 
-    const uint32_t limit_key = scan_segment<T, kMeet>(block, shared, queue, segment, plan, rank);
-    const Mail mail = {shared.parts, shared.counts, arena.lists};
-    if (!hand_over<T, kMeet>(block, shared, queue, segment, plan, limit_key, mail, row, rank)) return;
+    const Mail mine = {shared.parts, shared.counts, arena.lists};
+    const Mail posted = kMeet == Meet::workspace ? mail_of_row(plan.mail, plan, row) : mine;
+    if (kMeet == Meet::cluster) wait_for_earlier_kernels();
+    const uint32_t limit_key =
+        scan_segment<T, kMeet, kDepth, kWhole>(block, shared, queue, segment, plan, posted, rank);
+    if (kMeet == Meet::cluster) let_next_kernel_come();
+    if (!hand_over<T, kMeet>(block, shared, queue, segment, plan, limit_key, posted, mine, row, rank)) return;
     const int64_t answers = int64_t{row} * plan.topk;
-    merge_row<T>(block, shared, plan, mail, arena.finalists, topk_log_probs + answers, topk_token_ids + answers,
-                 statuses + row);
+    merge_row<T, kMeet>(block, shared, plan, mine, arena.finalists, topk_log_probs + answers, topk_token_ids + answers,
+                        statuses + row);
 }
 
 constexpr int kPortableCluster = 8;       // blocks of a cluster that every GPU with clusters takes
@@ -69,7 +77,7 @@ bool has_clusters() {
     KDT_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index));
     if (major < 9) return false;
     cudaFuncAttributes attributes = {};
-    KDT_CUDA_CHECK(cudaFuncGetAttributes(&attributes, topk_rows<T, Meet::cluster>));
+    KDT_CUDA_CHECK(cudaFuncGetAttributes(&attributes, topk_rows<T, Meet::cluster, kDepth, false>));
     return attributes.ptxVersion >= 90;
 }
 
@@ -99,6 +107,9 @@ Plan make_plan(const kdt_draft_topk_params& p, const Device& device, int most_bl
     };
     while (plan.blocks() < most_blocks && fits(2 * plan.blocks())) ++plan.blocks_log2;
     plan.segment = static_cast<int>((groups + plan.blocks() - 1) / plan.blocks());
+    const bool deeper = roomy && p.topk <= kFewTopk && plan.blocks() > 1 && plan.segment > kThreads * kDepth;
+    plan.depth = deeper && plan.segment <= kThreads * kWholeDepth ? kWholeDepth : kDepth;
+    if (plan.depth == kWholeDepth) plan.keep = 1024;  // so that two blocks fit a multiprocessor
     plan.slots = room / plan.blocks();
     plan.group_bits = bits_below(groups);
     plan.token_bits = bits_below(p.vocab_size);
@@ -125,8 +136,8 @@ size_t needed_workspace(const kdt_draft_topk_params& p, Plan plan) {
     return measure.bytes();
 }
 
-// How a kernel is launched: `cluster` must live as long.
-template <class Kernel>
+// How a kernel is launched: `cluster`, room for two attributes, must live as long.
+template <class T, class Kernel>
 cudaLaunchConfig_t make_config(Kernel* kernel, const Plan& plan, const Device& device, cudaStream_t stream,
                                cudaLaunchAttribute* cluster) {
     cudaLaunchConfig_t config = {};
@@ -140,40 +151,54 @@ cudaLaunchConfig_t make_config(Kernel* kernel, const Plan& plan, const Device& d
     cluster->val.clusterDim = {static_cast<unsigned>(plan.blocks()), 1, 1};
     config.attrs = cluster;
     config.numAttrs = 1;
+    // Not so where clusters of 8 fill most of the GPU: those that come early share multiprocessors that they need for
+    // themselves (15 rows took 7.7 or 8.7 us), nor for f32, whose blocks read longer.
+    if (plan.blocks() == 2 || (plan.blocks() == kMaxBlocks && sizeof(T) == 2)) {
+        cluster[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;  // overlap.cuh
+        cluster[1].val.programmaticStreamSerializationAllowed = 1;
+        config.numAttrs = 2;
+    }
     if (plan.blocks() > kPortableCluster)
         KDT_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
     return config;
 }
 
-template <class T, Meet kMeet>
-void launch_as(const kdt_draft_topk_params& p, Plan plan, const Device& device) {
-    const auto kernel = topk_rows<T, kMeet>;
+// False when the GPU, or the part of one that is there, has no room for so large a cluster.
+template <class T, Meet kMeet, int kDepth, bool kWhole>
+bool launch_as(const kdt_draft_topk_params& p, const Plan& plan, const Device& device) {
+    const auto kernel = topk_rows<T, kMeet, kDepth, kWhole>;
     const auto stream = static_cast<cudaStream_t>(p.stream);
-    cudaLaunchAttribute attribute = {};
-    cudaLaunchAttribute* const cluster = kMeet == Meet::cluster ? &attribute : nullptr;
-    cudaLaunchConfig_t config = make_config(kernel, plan, device, stream, cluster);
+    cudaLaunchAttribute attributes[2] = {};
+    cudaLaunchAttribute* const cluster = kMeet == Meet::cluster ? attributes : nullptr;
+    const cudaLaunchConfig_t config = make_config<T>(kernel, plan, device, stream, cluster);
     if (kMeet == Meet::cluster && plan.blocks() > kPortableCluster) {
-        // Not every GPU, or part of one, has room for so large a cluster.
         int fit = 0;
         if (cudaOccupancyMaxActiveClusters(&fit, kernel, &config) != cudaSuccess || fit < 1) {
             cudaGetLastError();
-            plan = make_plan(p, device, kPortableCluster);
-            config = make_config(kernel, plan, device, stream, cluster);
+            return false;
         }
     }
     check(cudaLaunchKernelEx(&config, kernel, static_cast<const T*>(p.logits), plan, p.topk_log_probs, p.topk_token_ids,
                              p.status),
           "the launch of draft_topk's kernel");
+    return true;
+}
+
+template <class T>
+bool launch_cluster(const kdt_draft_topk_params& p, const Plan& plan, const Device& device) {
+    if (plan.segment > kThreads * plan.depth) return launch_as<T, Meet::cluster, kDepth, false>(p, plan, device);
+    if (plan.depth == kDepth) return launch_as<T, Meet::cluster, kDepth, true>(p, plan, device);
+    return launch_as<T, Meet::cluster, kWholeDepth, true>(p, plan, device);
 }
 
 template <class T>
 void launch(const kdt_draft_topk_params& p, const Plan& plan, const Device& device) {
     if (plan.blocks() == 1)
-        launch_as<T, Meet::alone>(p, plan, device);
-    else if (has_clusters<T>())
-        launch_as<T, Meet::cluster>(p, plan, device);
-    else
-        launch_as<T, Meet::workspace>(p, plan, device);
+        launch_as<T, Meet::alone, kDepth, false>(p, plan, device);
+    else if (!has_clusters<T>())
+        launch_as<T, Meet::workspace, kDepth, false>(p, plan, device);
+    else if (!launch_cluster<T>(p, plan, device))
+        launch_cluster<T>(p, make_plan(p, device, kPortableCluster), device);
 }
 
 }  // namespace

@@ -11,9 +11,9 @@
 
 #include <cstdint>
 
-namespace kdt::cuda::draft_topk {
+#include "cuda/draft_topk/layout.cuh"
 
-enum class Meet { alone, cluster, workspace };
+namespace kdt::cuda::draft_topk {
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 constexpr bool kClusters = true;

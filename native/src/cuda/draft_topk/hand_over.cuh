@@ -11,6 +11,7 @@
 #include "cuda/draft_topk/cluster.cuh"
 #include "cuda/draft_topk/group.cuh"
 #include "cuda/draft_topk/layout.cuh"
+#include "cuda/draft_topk/merge_parts.cuh"
 #include "cuda/draft_topk/queue.cuh"
 #include "cuda/draft_topk/select.cuh"
 #include "cuda/ticket.cuh"
@@ -92,27 +93,14 @@ __device__ int list_best(TopkBlock& block, Shared& shared, const Queue& queue, c
     return min(shared.listed, plan.slots);
 }
 
-// Writes this block's parts and count into the mail.
-__device__ inline void post_parts(const Shared& shared, const Mail& mail, int rank, int count) {
-    const int tid = static_cast<int>(threadIdx.x);
-    if (tid < kWarps) mail.parts[rank * kWarps + tid] = shared.scanned[tid];
-    if (tid == 0) mail.counts[rank] = count;
-}
-
-// Sends this block's parts, count and list to the first block of the cluster.
-__device__ inline void send_all(Shared& shared, const Plan& plan, const Mail& mail, int rank, int count) {
-    constexpr int kWordsOfPart = sizeof(WarpPart) / sizeof(uint64_t);
-    const int tid = static_cast<int>(threadIdx.x);
+// Sends this block's list to the first block of the cluster.
+__device__ inline void send_list(Shared& shared, const Plan& plan, const Mail& mail, int rank, int count) {
     uint64_t* const signal = &shared.lists_here;
-    for (int i = tid; i < count; i += kThreads) send(mail.lists + rank * plan.slots + i, mail.lists[i], signal, 0);
-    if (tid < kWarps * kWordsOfPart)
-        send(reinterpret_cast<uint64_t*>(mail.parts + rank * kWarps) + tid,
-             reinterpret_cast<const uint64_t*>(shared.scanned)[tid], signal, 0);
-    if (tid != 0) return;
+    for (int i = threadIdx.x; i < count; i += kThreads)
+        send(mail.lists + rank * plan.slots + i, mail.lists[i], signal, 0);
+    if (threadIdx.x != 0) return;
     send(reinterpret_cast<uint32_t*>(mail.counts + rank), static_cast<uint32_t>(count), signal, 0);
-    expect_in(signal, 0,
-              count * static_cast<int>(sizeof(uint64_t)) + kWarps * static_cast<int>(sizeof(WarpPart)) +
-                  static_cast<int>(sizeof(int32_t)));
+    expect_in(signal, 0, count * static_cast<int>(sizeof(uint64_t)) + static_cast<int>(sizeof(int32_t)));
 }
 
 // The workspace's mail into shared memory.
@@ -131,34 +119,40 @@ __device__ inline void fetch(const Plan& plan, const Mail& from, const Mail& to)
 }
 
 // Brings the candidates of the row's blocks into `mine`, this block's shared memory; false in blocks that are done.
+// `posted` is where parts went.
 template <class T, Meet kMeet>
 __device__ bool hand_over(TopkBlock& block, Shared& shared, const Queue& queue, const Segment<T>& segment,
-                          const Plan& plan, uint32_t limit_key, const Mail& mine, int row, int rank) {
+                          const Plan& plan, uint32_t limit_key, const Mail& posted, const Mail& mine, int row,
+                          int rank) {
+    const int tid = static_cast<int>(threadIdx.x);
     if (kMeet == Meet::alone) {
-        post_parts(shared, mine, 0, list_best<T>(block, shared, queue, segment, plan, limit_key, mine.lists));
+        const int count = list_best<T>(block, shared, queue, segment, plan, limit_key, mine.lists);
+        if (tid == 0) mine.counts[0] = count;
         __syncthreads();
         return true;
     }
     if (kMeet == Meet::cluster) {
-        if (plan.topk > kFewTopk) wait_for_start();  // nothing was sent so far
         const int count = list_best<T>(block, shared, queue, segment, plan, limit_key, mine.lists);
         if (rank != 0) {
-            send_all(shared, plan, mine, rank, count);
+            send_list(shared, plan, mine, rank, count);
             return false;
         }
-        post_parts(shared, mine, 0, count);
+        if (tid == 0) mine.counts[0] = count;
+        if (tid / kWarpSize == kWarps - 1) {
+            wait_for(&shared.parts_here);
+            merge_parts(shared, plan, mine);
+        }
         wait_for(&shared.lists_here);
         __syncthreads();
         return true;
     }
-    const Mail row_mail = mail_of_row(plan.mail, plan, row);
-    const int count = list_best<T>(block, shared, queue, segment, plan, limit_key, row_mail.lists + rank * plan.slots);
-    post_parts(shared, row_mail, rank, count);
+    const int count = list_best<T>(block, shared, queue, segment, plan, limit_key, posted.lists + rank * plan.slots);
+    if (tid == 0) posted.counts[rank] = count;
     __syncthreads();
-    if (threadIdx.x == 0) shared.merges = is_last_arriver(plan.tickets + row, plan.blocks());
+    if (tid == 0) shared.merges = is_last_arriver(plan.tickets + row, plan.blocks());
     __syncthreads();
     if (!shared.merges) return false;
-    fetch(plan, row_mail, mine);
+    fetch(plan, posted, mine);
     __syncthreads();
     return true;
 }

@@ -14,21 +14,25 @@ namespace kdt::cuda::draft_topk {
 
 constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / kWarpSize;
-constexpr int kGroupBytes = 16;           // a group: the logits of one 16-byte load
-constexpr int kDepth = 3;                 // groups a thread holds
-constexpr int kTile = kThreads * kDepth;  // groups a block holds
-constexpr int kTilePlaceBits = 11;        // of a group's place in its tile
-constexpr int kMaxKeep = 1280;            // groups the queue may hold when a tile begins
-constexpr int kRefresh = 3;               // tiles after which the threshold is found anew, and twice as many
-constexpr int kMaxBlocks = 16;            // of a row
-constexpr int kSamples = 128;             // ranked all against all
-constexpr int kFewTopk = kSamples / 2;    // up to here a threshold is found among samples
-constexpr int kMaxRanked = 256;           // finalists ranked all against all; more are sorted
-constexpr int kMaxFinalists = 1024;       // sorted at the end; KDT_MAX_TOPK is no more
+constexpr int kGroupBytes = 16;         // a group: the logits of one 16-byte load
+constexpr int kDepth = 3;               // groups a thread holds of each tile
+constexpr int kWholeDepth = 5;          // or of a segment that it holds as one
+constexpr int kTilePlaceBits = 12;      // of a group's place in its tile
+constexpr int kMaxKeep = 1280;          // groups the queue may hold when a tile begins
+constexpr int kRefresh = 3;             // tiles after which the threshold is found anew, and twice as many
+constexpr int kMaxBlocks = 16;          // of a row
+constexpr int kSamples = 128;           // ranked all against all
+constexpr int kFewTopk = kSamples / 2;  // up to here a threshold is found among samples
+constexpr int kMaxRanked = 256;         // finalists ranked all against all; more are sorted
+constexpr int kMaxFinalists = 2048;     // sorted at the end; KDT_MAX_TOPK is 1024
 
-static_assert(kTile <= 1 << kTilePlaceBits && kMaxBlocks << kTilePlaceBits <= 1 << 16, "places fit the order of bf16");
+static_assert(kThreads * kWholeDepth <= 1 << kTilePlaceBits && kMaxBlocks << kTilePlaceBits <= 1 << 16,
+              "places fit the order of bf16");
 
 using TopkBlock = Block<kThreads>;
+
+// Where the blocks of a row meet (cluster.cuh).
+enum class Meet { alone, cluster, workspace };
 
 // What a warp leaves of its logits besides the best of them.
 struct alignas(16) WarpPart {
@@ -51,6 +55,7 @@ struct Plan {
     int topk;
     int blocks_log2;    // of a row
     int segment;        // groups of a row that one block reads
+    int depth;          // groups a thread holds
     int keep;           // groups the queue may hold when a tile begins
     int slots;          // candidates a block may hand over
     int group_bits;     // of the number of a group in its row
@@ -59,7 +64,7 @@ struct Plan {
     uint64_t* tickets;  // [rows]
 
     __host__ __device__ int blocks() const { return 1 << blocks_log2; }
-    __host__ __device__ int queue_capacity() const { return keep + kTile + 2; }  // two that are not whole
+    __host__ __device__ int queue_capacity() const { return keep + kThreads * depth + 2; }  // two that are not whole
 };
 
 // The dynamic shared memory of a block.
@@ -79,7 +84,8 @@ struct Arena {
         bytes = carve.bytes();
     }
 };
-static_assert(kTile * sizeof(uint4) >= kMaxFinalists * sizeof(uint64_t), "the finalists fit over the queue");
+static_assert(kThreads * kDepth * sizeof(uint4) >= kMaxFinalists * sizeof(uint64_t),
+              "the finalists fit over the queue");
 
 // The static shared memory of a block.
 struct Shared {
@@ -88,8 +94,7 @@ struct Shared {
     alignas(16) uint32_t merge_samples[kSamples];  // of the candidates that are merged
     uint32_t threshold;                            // among each
     uint32_t merge_threshold;
-    WarpPart scanned[kWarps];             // of this block
-    WarpPart parts[kMaxBlocks * kWarps];  // of all
+    WarpPart parts[kMaxBlocks * kWarps];  // of all blocks
     int32_t counts[kMaxBlocks];
     int32_t queued;     // groups
     int32_t listed;     // candidates to hand over
@@ -98,6 +103,7 @@ struct Shared {
     float logsumexp;
     bool merges;
     uint64_t samples_here;  // signals in a cluster
+    uint64_t parts_here;
     uint64_t lists_here;
 };
 

@@ -9,6 +9,7 @@
 
 #include "cuda/draft_topk/group.cuh"
 #include "cuda/draft_topk/layout.cuh"
+#include "cuda/draft_topk/merge_parts.cuh"
 #include "cuda/draft_topk/select.cuh"
 
 namespace kdt::cuda::draft_topk {
@@ -94,35 +95,6 @@ __device__ int gather(Shared& shared, const ListShare& share, uint64_t* finalist
     return shared.finalists;
 }
 
-// Logsumexp and status of the row, by one warp. The parts lie in the order of the blocks and are added in it.
-__device__ inline void merge_parts(Shared& shared, const Plan& plan, const Mail& mail) {
-    constexpr int kEach = kMaxBlocks * kWarps / kWarpSize;
-    const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
-    const int parts = plan.blocks() * kWarps;
-    WarpPart mine[kEach];
-    float top = -INFINITY;
-    int32_t status = 0;
-#pragma unroll
-    for (int k = 0; k < kEach; ++k) {
-        const int i = k * kWarpSize + lane;
-        mine[k] = i < parts ? mail.parts[i] : WarpPart{-INFINITY, 0.0f, 0, 0};
-        top = fmaxf(top, mine[k].top);
-        status |= mine[k].status;
-    }
-    top = logit_of<float>(__reduce_max_sync(kAllLanes, key_of<float>(top)));
-    status = static_cast<int32_t>(__reduce_or_sync(kAllLanes, static_cast<uint32_t>(status)));
-    float sum = 0.0f;
-#pragma unroll
-    for (int k = 0; k < kEach; ++k) sum += mine[k].sum * exp_of(mine[k].top - top);
-#pragma unroll
-    for (int step = kWarpSize / 2; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
-    if (lane != 0) return;
-    shared.refused = status;
-    // The largest logit counts as 1, whatever was lost on the way: no log-prob is above zero. When every logit is -inf
-    // no token is possible, and each keeps its -inf.
-    shared.logsumexp = top > -INFINITY ? static_cast<float>(static_cast<double>(top) + logf(fmaxf(sum, 1.0f))) : 0.0f;
-}
-
 // Gathers the topk best of many candidates, and at most `room`; answers how many. Zeros follow, up to kMaxRanked.
 template <class T>
 __device__ int gather_best(TopkBlock& block, Shared& shared, const Plan& plan, const ListShare& share,
@@ -167,7 +139,7 @@ __device__ int gather_best(TopkBlock& block, Shared& shared, const Plan& plan, c
     return gather(shared, share, finalists, [&](uint64_t candidate) { return candidate >= limit; });
 }
 
-template <class T>
+template <class T, Meet kMeet>
 __device__ void merge_row(TopkBlock& block, Shared& shared, const Plan& plan, const Mail& mail, uint64_t* finalists,
                           float* log_probs, int32_t* token_ids, int32_t* status) {
     const int tid = static_cast<int>(threadIdx.x);
@@ -184,10 +156,11 @@ __device__ void merge_row(TopkBlock& block, Shared& shared, const Plan& plan, co
         found = gather_best<T>(block, shared, plan, share, finalists, room);
     }
 
-    // Sorted, or few enough to be ranked. The last warp has the least to rank, and merges the parts meanwhile.
+    // Sorted, or few enough to be ranked. The last warp has the least to rank, and merges the parts meanwhile, where
+    // they did not come before the lists.
     const bool ranked = found <= kMaxRanked;
     int my_rank = INT_MAX;
-    if (tid / kWarpSize == kWarps - 1) merge_parts(shared, plan, mail);
+    if (kMeet != Meet::cluster && tid / kWarpSize == kWarps - 1) merge_parts(shared, plan, mail);
     if (ranked) {
         my_rank = rank_mine(finalists, found);
     } else {

@@ -37,9 +37,9 @@ struct Queue {
 // Drops groups from the queue until no more than `keep` are left, among them the topk best: by their largest logit,
 // then by their place, for in that order the topk best groups hold the topk best logits. Answers the key they reach.
 // Group `last`, if it is there, stays but does not count: it comes behind groups that are not read yet.
-template <class T>
+template <class T, int kDepth>
 __device__ uint32_t thin_queue(TopkBlock& block, const Queue& queue, const Plan& plan, int last) {
-    constexpr int kEach = (kMaxKeep + kTile + kThreads - 1) / kThreads;
+    constexpr int kEach = (kMaxKeep + kThreads * kDepth + kThreads - 1) / kThreads;
     const int count = min(*queue.count, queue.capacity);
     uint64_t best[kEach];
 #pragma unroll

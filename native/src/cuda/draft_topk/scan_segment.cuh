@@ -29,11 +29,12 @@ __device__ __forceinline__ void add_ragged(const Queue& queue, const Segment<T>&
     queue.push(words, group);
 }
 
-// Leaves the queue, behind a barrier, and each warp's part. Answers a key that the topk best of the row reach; `rank`
-// is the block's in its row.
-template <class T, Meet kMeet>
+// Leaves the queue, behind a barrier, and each warp's part in the mail. Answers a key that the topk best of the row
+// reach; `rank` is the block's in its row. With kWhole the first tile is the whole segment.
+template <class T, Meet kMeet, int kDepth, bool kWhole>
 __device__ uint32_t scan_segment(TopkBlock& block, Shared& shared, const Queue& queue, const Segment<T>& segment,
-                                 const Plan& plan, int rank) {
+                                 const Plan& plan, const Mail& mail, int rank) {
+    constexpr int kTile = kThreads * kDepth;
     ExpSum exps;
     uint32_t top = Group<T>::kNothing;
     // Groups that are not whole are queued in any case, and are no base for a threshold.
@@ -47,8 +48,9 @@ __device__ uint32_t scan_segment(TopkBlock& block, Shared& shared, const Queue& 
     uint4 next[kDepth];
 #pragma unroll
     for (int u = 0; u < kDepth; ++u) held[u] = segment.load(mine + u * kThreads);
+    if (!kWhole)
 #pragma unroll
-    for (int u = 0; u < kDepth; ++u) next[u] = segment.load(mine + kTile + u * kThreads);
+        for (int u = 0; u < kDepth; ++u) next[u] = segment.load(mine + kTile + u * kThreads);
 
     // First tile: a threshold that at least topk of its groups reach, or of the groups of the first tiles of all blocks
     // of the cluster. Of equal groups, the first ones count.
@@ -65,7 +67,7 @@ __device__ uint32_t scan_segment(TopkBlock& block, Shared& shared, const Queue& 
         best = max(best, order(u));
         top = Group<T>::packed_max(top, packed);
     }
-    const bool few = plan.topk <= kFewTopk;
+    const bool few = kDepth == kWholeDepth || plan.topk <= kFewTopk;
     if (few) {
         if (kMeet == Meet::cluster) {
             wait_for_start();
@@ -78,8 +80,10 @@ __device__ uint32_t scan_segment(TopkBlock& block, Shared& shared, const Queue& 
 #pragma unroll
     for (int u = 0; u < kDepth; ++u)
         if (segment.has_any(mine + u * kThreads)) exps.add<T>(held[u]);
-    const int tiles = (segment.whole_end - segment.whole_begin + kTile - 1) / kTile;
-    if (tiles <= 1) store_part<T>(shared, exps, Group<T>::unpacked_max(top));  // while other warps still add
+    const int tiles = kWhole ? 1 : (segment.whole_end - segment.whole_begin + kTile - 1) / kTile;
+    const bool all_began = few || kMeet != Meet::cluster;  // known of the blocks of the cluster
+    if (tiles <= 1 && all_began)                           // while other warps still add
+        store_part<T, kMeet>(shared, mail, rank, exps, Group<T>::unpacked_max(top));
 
     bool reaches[kDepth];
     uint32_t limit_key;
@@ -124,10 +128,10 @@ __device__ uint32_t scan_segment(TopkBlock& block, Shared& shared, const Queue& 
     int at = mine + kTile;
     for (int tile = 1;; ++tile) {
         if (__syncthreads_or(full ? 1 : 0)) {
-            limit_key = thin_queue<T>(block, queue, plan, segment.ragged_end);
+            limit_key = thin_queue<T, kDepth>(block, queue, plan, segment.ragged_end);
             strict = true;
 #pragma unroll
-            for (int u = 0; u < kDepth; ++u)
+            for (int u = 0; u < kDepth && !kWhole; ++u)
                 next[u] = segment.load(at + u * kThreads);  // so that it needs no registers
         }
         if (tile >= tiles) break;
@@ -162,7 +166,8 @@ __device__ uint32_t scan_segment(TopkBlock& block, Shared& shared, const Queue& 
                  [&](int u) { return segment.load(at + kTile + u * kThreads); });
         at += kTile;
     }
-    if (tiles > 1) store_part<T>(shared, exps, Group<T>::unpacked_max(top));
+    if (!all_began) wait_for_start();
+    if (tiles > 1 || !all_began) store_part<T, kMeet>(shared, mail, rank, exps, Group<T>::unpacked_max(top));
     return limit_key;
 }
 

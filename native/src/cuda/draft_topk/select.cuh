@@ -9,6 +9,7 @@
 
 #include "cuda/block.cuh"
 #include "cuda/draft_topk/layout.cuh"
+#include "cuda/ptx/atomic.cuh"
 
 namespace kdt::cuda::draft_topk {
 
@@ -137,7 +138,7 @@ __device__ __forceinline__ void append_places(const bool (&keep)[kEach], int32_t
     if (total == 0) return;
     const uint32_t lane = threadIdx.x % kWarpSize;
     int first = 0;
-    if (lane == 0) first = atomicAdd(count, total);
+    if (lane == 0) first = ptx::add_to(count, total);
     first = __shfl_sync(kAllLanes, first, 0);
 #pragma unroll
     for (int k = 0; k < kEach; ++k) to[k] += first + __popc(wanted[k] & ((1u << lane) - 1));
@@ -147,7 +148,11 @@ __device__ __forceinline__ void append_places(const bool (&keep)[kEach], int32_t
 __device__ inline void sort_descending(uint64_t* items, int size) {
     for (int run = 2; run <= size; run *= 2) {
         for (int gap = run / 2; gap > 0; gap /= 2) {
-            __syncthreads();
+            // Up to a gap of 32, a warp's pairs lie among the same 64 items.
+            if (run == 2 || gap > kWarpSize || (gap == kWarpSize && run > 2 * kWarpSize))
+                __syncthreads();
+            else
+                __syncwarp();
             for (int i = threadIdx.x; i < size / 2; i += kThreads) {
                 const int a = 2 * i - (i & (gap - 1));
                 const int b = a + gap;
