@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line: one verb a function, each thin over the module of its name.
 
-Exit codes, of every verb but decode, which has its own:
+Exit codes, of every verb:
 
 ==== =====================================================================================================
 0    done; for doctor: kdbench run works here
@@ -27,7 +27,8 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from kdbench import __version__, decode_command
+from kdbench import __version__
+from kdbench.decode_command import decode
 from kdbench.errors import KdbenchError
 from kdbench.peers.cli import peers
 from kdbench.terminal import finish, progress, stderr, table
@@ -243,7 +244,7 @@ def version() -> None:
 
 
 app.command(epilog=_EXIT_CODES)(peers)
-app.command(epilog=decode_command.EXIT_CODES)(decode_command.decode)
+app.command(epilog=_EXIT_CODES)(decode)
 
 
 def _check_repo(repo: Path | None) -> None:

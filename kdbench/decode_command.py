@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The verb ``kdbench decode``: text as the model says it, then what it took.
 
-Bad input, and whatever keeps a text from being decoded here, is one sentence and exit code 2.
+Bad input, and whatever keeps a text from being decoded here, is one sentence and exit code 1, as for every verb.
 """
 
 from __future__ import annotations
@@ -18,17 +18,13 @@ from rich.text import Text
 from kdbench import units
 from kdbench.abi import BACKENDS
 from kdbench.engine_types import DEFAULT_TREE_BUDGET, MODES, Rounds
-from kdbench.errors import InvalidArgument, KdbenchError
-from kdbench.terminal import finish, stderr
+from kdbench.errors import InvalidArgument
+from kdbench.terminal import finish
 
 if TYPE_CHECKING:
     from kdbench.decode import DecodeLoop
     from kdbench.decode_stats import Decoded
 
-EXIT_CODES = (
-    "Exit codes: 0 done; 2 bad input, or it cannot be decoded here; 1 an option that does not parse; 130 interrupted."
-)
-_FAILED = 2
 # A model may say anything, also what a terminal takes for a command.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -75,19 +71,15 @@ def decode(
         bool, typer.Option("--json", help="One JSON document on stdout, everything else on stderr.")
     ] = False,
 ) -> None:
-    """Print what a model says, as it says it, and what it took. Exits with 2 on bad input or where it cannot run."""
-    try:
-        asked = Asked(
-            _prompt(prompt),
-            *_directories(model),
-            _chosen("--backend", backend, BACKENDS),
-            Rounds(_chosen("--mode", mode, MODES), tree_budget, topk, block_size),
-            {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed},
-        )
-        result, label = _decode(asked, stages, sys.stderr if json_ else sys.stdout)
-    except KdbenchError as error:
-        stderr().print(Text(f"kdbench: {error}"))
-        raise typer.Exit(_FAILED) from error
+    """Print what a model says, as it says it, and what it took."""
+    asked = Asked(
+        _prompt(prompt),
+        *_directories(model),
+        _chosen("--backend", backend, BACKENDS),
+        Rounds(_chosen("--mode", mode, MODES), tree_budget, topk, block_size),
+        {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed},
+    )
+    result, label = _decode(asked, stages, sys.stderr if json_ else sys.stdout)
     content = {"schema": "kdbench/decode/1", "model": label, "backend": backend, **result.document()}
     finish(json_, content, Text("\n" + _told(result)))
 

@@ -136,7 +136,7 @@ def test_control_characters_of_a_model_do_not_reach_the_terminal(capsys: pytest.
         ({"--topk": "9999"}, "topk"),
     ],
 )
-def test_bad_input_is_one_sentence_and_exit_code_2(
+def test_bad_input_is_one_sentence_and_exit_code_1(
     models: Path,
     cpu_library: native.Library,
     capsys: pytest.CaptureFixture[str],
@@ -146,7 +146,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
     arguments = asked(models)
     given = dict(zip(arguments[::2], arguments[1::2], strict=True)) | change
     code, out, err = run(capsys, *[word for pair in given.items() for word in pair])
-    assert (code, out) == (2, "")
+    assert (code, out) == (1, "")
     assert err.startswith("kdbench: ")
     assert sentence in err
     assert err.count("\n") == 1
@@ -155,7 +155,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
 def test_help_tells_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "--help")
     assert code == 0
-    assert "Exit codes: 0 done; 2 bad input" in " ".join(out.split())
+    assert "Exit codes: 0 done; 1 user error or bad input" in " ".join(out.split())
 
 
 def test_a_target_without_its_drafter_decodes_plainly(
@@ -164,7 +164,7 @@ def test_a_target_without_its_drafter_decodes_plainly(
     alone = ("--model", str(models / "target"))
     assert run(capsys, *asked(models, *alone, "--mode", "ar"))[0] == 0
     code, _, err = run(capsys, *asked(models, *alone))
-    assert (code, "needs a drafter" in err) == (2, True)
+    assert (code, "needs a drafter" in err) == (1, True)
 
 
 def test_without_the_shipped_model_one_is_asked_for(
@@ -174,6 +174,6 @@ def test_without_the_shipped_model_one_is_asked_for(
 
     monkeypatch.setattr(models, "__file__", str(tmp_path / "__init__.py"))
     code, _, err = run(capsys, "--prompt", "x")
-    assert code == 2
+    assert code == 1
     assert "the shipped model is not there" in err
     assert "--model" in err
