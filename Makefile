@@ -75,7 +75,9 @@ gpu-check:
 	BUILD_DIR=build native/build_nvcc.sh
 	$(GPU_PATH) $(GPU_PYTHON) tests/bundles.py native/build/bundles
 	native/build/kdt_tests_cuda native/build/bundles/*.kdtr
+	native/build/kdt_engine_tests_cuda
 	compute-sanitizer --tool memcheck --error-exitcode 9 native/build/kdt_tests_cuda native/build/bundles/*.kdtr
+	compute-sanitizer --tool memcheck --error-exitcode 9 native/build/kdt_engine_tests_cuda
 	compute-sanitizer --tool racecheck --error-exitcode 9 $(RACECHECK) native/build/kdt_tests_cuda native/build/bundles/*.kdtr
 	KDTREE_NATIVE_DIR=$(CURDIR)/native/build $(GPU_PATH) $(GPU_PYTHON) -m pytest -m "gpu and not slow"
 
