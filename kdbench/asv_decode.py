@@ -53,26 +53,34 @@ class DecodeBenchmark(SkippingBenchmark):
 
 
 class DirectedTrack(SkippingBenchmark, TrackBenchmark):
-    """asv's track type, with a direction and a record.
+    """asv's track type, with the direction that the suite gives, and for a ``DecodeSuite`` a record.
+
+    It takes every ``track_*`` there is, also those that have nothing to do with decoding, and leaves these as they are.
 
     Attributes:
-        direction: "higher" or "lower": what is better, which a suite sets.
-        workloads: as of ``DecodeBenchmark``.
+        direction: "higher" or "lower": what is better; absent where the suite does not say.
+        min_effect, workloads: of a ``DecodeSuite``, as of ``DecodeBenchmark``.
     """
 
     name_regex = TrackBenchmark.name_regex
 
     def __init__(self, name: str, func: Any, attr_sources: list[Any]) -> None:
         super().__init__(name, func, attr_sources)
-        self.direction = str(_get_first_attr(attr_sources, "direction", "lower"))
-        self.min_effect = MIN_EFFECT
-        self.workloads = _metadata()
+        direction = _get_first_attr(attr_sources, "direction", None)
+        if direction is not None:
+            self.direction = str(direction)
+        suite = getattr(func, "__self__", None)
+        self._suite = suite if isinstance(suite, DecodeSuite) else None
+        if self._suite is not None:
+            self.min_effect = MIN_EFFECT
+            self.workloads = _metadata()
 
-    def run(self, *params: str) -> float:
-        """The value; a suite leaves what should be recorded beside it in ``facts``."""
-        value = float(self.func(*params))
-        suite = self.func.__self__
-        _record(self, suite.subject, {"value": value, **suite.facts})
+    def run(self, *params: str) -> Any:
+        """The value; a ``DecodeSuite`` leaves what should be recorded beside it in ``facts``."""
+        value = super().run(*params)
+        if self._suite is not None:
+            value = float(value)
+            _record(self, self._suite.subject, {"value": value, **self._suite.facts})
         return value
 
 
