@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from kdbench import scheduler
 from kdbench.decode_stats import Decoded, Summary, decoded, summary
 from kdbench.engine import Engine
-from kdbench.engine_types import EngineFull, Request, Rounds
+from kdbench.engine_types import EngineFull, Profile, Request, RoundClock, Rounds
 from kdbench.errors import InvalidArgument, KdbenchError, ModelError
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ __all__ = [
     "Decoded",
     "EngineFull",
     "Request",
+    "RoundClock",
     "Rounds",
     "Summary",
     "shipped_model",
@@ -121,7 +122,7 @@ class DecodeLoop:
 
         More requests than slots wait in line. One that cannot be served is "refused", and the others are not touched.
         """
-        return self._run(requests, rounds or Rounds(), profile=False)
+        return self._run(requests, rounds or Rounds(), Profile.NONE)
 
     def generate(
         self, requests: Sequence[Request], rounds: Rounds | None = None, *, stages: bool = False
@@ -131,14 +132,14 @@ class DecodeLoop:
         Args:
             requests: see ``stream``.
             rounds: how they are decoded; None for the default tree.
-            stages: also fill ``stage_seconds``, by a second run with each stage timed by itself: timing stages slows
-                a round, and so is never part of a run whose times count.
+            stages: also fill ``stage_seconds``, by a second run with time stamps between the stages: these slow a
+                round, and so are never part of a run whose times count.
 
         Returns:
             One record a request, in their order.
         """
         chosen = rounds or Rounds()
-        results = _collect(len(requests), self._run(requests, chosen, profile=False))
+        results = _collect(len(requests), self._run(requests, chosen, Profile.NONE))
         if not stages:
             return results
         seconds = self.profile(requests, chosen)
@@ -147,9 +148,19 @@ class DecodeLoop:
     def profile(self, requests: Sequence[Request], rounds: Rounds | None = None) -> dict[str, float]:
         """Mean seconds a round in each stage, over a run of its own of these requests; {} where no round ran."""
         self.engine.stage_seconds()  # what an earlier run left
-        _collect(len(requests), self._run(requests, rounds or Rounds(), profile=True))
+        _collect(len(requests), self._run(requests, rounds or Rounds(), Profile.STAGES))
         seconds, count = self.engine.stage_seconds()
         return {stage: value / count for stage, value in seconds.items()} if count else {}
+
+    def round_clock(self, requests: Sequence[Request], rounds: Rounds | None = None) -> RoundClock:
+        """How long the device is busy in a round and idle behind it, over a run of its own of these requests.
+
+        Raises:
+            BackendUnavailable: a library from before it.
+        """
+        self.engine.round_clock()  # what an earlier run left
+        _collect(len(requests), self._run(requests, rounds or Rounds(), Profile.GAPS))
+        return self.engine.round_clock()
 
     def close(self) -> None:
         """Give the engine's memory back."""
@@ -163,7 +174,7 @@ class DecodeLoop:
     ) -> None:
         self.close()
 
-    def _run(self, requests: Sequence[Request], rounds: Rounds, *, profile: bool) -> Iterator[Chunk]:
+    def _run(self, requests: Sequence[Request], rounds: Rounds, profile: Profile) -> Iterator[Chunk]:
         texts = [_Text(self.tokenizer) for _ in requests]
         news = scheduler.run(self.engine, requests, rounds, in_flight=self.in_flight, profile=profile)
         for item in news:

@@ -16,6 +16,7 @@ from typing import Any
 
 from kdbench.decode_subject import DecodeSubject, Pass
 from kdbench.decode_workloads import ROUNDS, SAMPLES
+from kdbench.engine_types import Profile, RoundClock
 from kdbench.machine import gpu_state
 from kdbench.scheduler import ROUNDS_IN_FLIGHT
 from kdbench.timing import MeasuringError
@@ -103,22 +104,36 @@ def loop_ratio(subject: DecodeSubject, samples: int = SAMPLES) -> float:
 
     Samples of both kinds take turns; the answer is the ratio of their medians.
     """
-    depth = ROUNDS_IN_FLIGHT[subject.backend]
-
-    def watched() -> None:
-        left = ROUNDS
-        while left:
-            for _ in range(min(left, depth - subject.engine.in_flight)):
-                subject.run(1)
-                left -= 1
-            for slot in range(subject.workload.batch):
-                subject.engine.progress(slot)
-
     _warm_up(subject)
     pairs = [
-        (_sample(subject, sample, subject.run)[0], _sample(subject, sample, watched)[0]) for sample in range(samples)
+        (_sample(subject, sample, subject.run)[0], _sample(subject, sample, lambda: _watched(subject))[0])
+        for sample in range(samples)
     ]
     return median(watched_s for _, watched_s in pairs) / median(at_once_s for at_once_s, _ in pairs)
+
+
+def round_clock(subject: DecodeSubject, samples: int = SAMPLES) -> RoundClock:
+    """How long the device is busy in a round and idle behind it, where rounds are enqueued as the loop does it.
+
+    Raises:
+        BackendUnavailable: a library from before the engine's clock.
+    """
+    _warm_up(subject)
+    subject.engine.round_clock()  # what was there before
+    for sample in range(samples):
+        _sample(subject, sample, lambda: _watched(subject, Profile.GAPS))
+    return subject.engine.round_clock()
+
+
+def _watched(subject: DecodeSubject, profile: Profile = Profile.NONE) -> None:
+    """A sample's rounds as the loop enqueues them: some in flight, and a look at the outputs between."""
+    depth, left = ROUNDS_IN_FLIGHT[subject.backend], ROUNDS
+    while left:
+        for _ in range(min(left, depth - subject.engine.in_flight)):
+            subject.run(1, profile=profile)
+            left -= 1
+        for slot in range(subject.workload.batch):
+            subject.engine.progress(slot)
 
 
 def acceptance_length(passes: list[Pass]) -> float:

@@ -15,7 +15,7 @@ from kdbench import counter_bits, decode_golden, kimi_shapes
 from kdbench.decode import shipped_model
 from kdbench.decode_workloads import NEW_TOKENS, ROUNDS, SAMPLES, DecodeWorkload
 from kdbench.engine import Engine
-from kdbench.engine_types import Progress, Request, Rounds
+from kdbench.engine_types import Profile, Progress, Request, Rounds
 from kdbench.errors import BackendUnavailable, KdbenchError, ModelError
 from kdbench.golden import DigestMismatch
 from kdbench.native import Library
@@ -134,7 +134,7 @@ class DecodeSubject:
             for at in self._places(sample)
         ]
 
-    def run(self, count: int = ROUNDS, *, profile: bool = False) -> None:
+    def run(self, count: int = ROUNDS, *, profile: Profile = Profile.NONE) -> None:
         """``count`` rounds, without waiting for them."""
         self.engine.run(self.workload.rounds, count, profile=profile)
 
@@ -180,10 +180,10 @@ class DecodeSubject:
         self.finish(0, slots)
 
     def stage_seconds(self) -> dict[str, float]:
-        """Mean seconds a round in each stage, over one sample's rounds run with each stage timed by itself."""
+        """Mean seconds a round in each stage, over one sample's rounds run with time stamps between the stages."""
         self.engine.stage_seconds()
         slots = self.admit(0)
-        self.run(profile=True)
+        self.run(profile=Profile.STAGES)
         self.finish(0, slots)
         seconds, rounds = self.engine.stage_seconds()
         return {stage: value / rounds for stage, value in seconds.items()}

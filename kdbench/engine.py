@@ -19,8 +19,8 @@ import numpy as np
 
 from kdbench import blas, engine_params, native
 from kdbench.abi import DTYPE_BF16, DTYPE_F32, MAX_TREE_BUDGET, RequestStatus, Status
-from kdbench.engine_abi import FUNCTIONS, EngineParams, ProgressParams, Stage
-from kdbench.engine_types import EngineFull, Progress, Request, Rounds
+from kdbench.engine_abi import FUNCTIONS, LATER, EngineParams, ProgressParams, RoundClockParams, Stage
+from kdbench.engine_types import EngineFull, Profile, Progress, Request, RoundClock, Rounds
 from kdbench.errors import BackendUnavailable, InvalidArgument, KernelError
 
 if TYPE_CHECKING:
@@ -83,7 +83,9 @@ class Engine:
         self.dtype = dtype or ("f32" if self.backend == "cpu" else "bf16")
         if self.dtype not in _DTYPES:
             raise InvalidArgument(f"dtype is {dtype!r}, and {' or '.join(_DTYPES)} is expected")
-        self._functions = {symbol: self.library.entry(symbol, types) for symbol, types in FUNCTIONS.items()}
+        self._functions = {
+            symbol: self.library.entry(symbol, types) for symbol, types in FUNCTIONS.items() if symbol not in LATER
+        }
         self.max_batch = engine_params.whole("max_batch", max_batch, 1)
         self.max_seq_len = engine_params.whole("max_seq_len", max_seq_len, 1)
         self.max_tree_budget = engine_params.whole("max_tree_budget", max_tree_budget, 1, MAX_TREE_BUDGET)
@@ -161,8 +163,8 @@ class Engine:
         self._capacity[slot.value] = request.max_new_tokens
         return slot.value
 
-    def run(self, rounds: Rounds, count: int = 1, *, profile: bool = False) -> None:
-        """Run ``count`` rounds for all slots; with ``profile`` each stage is timed by itself, which is slower."""
+    def run(self, rounds: Rounds, count: int = 1, *, profile: Profile = Profile.NONE) -> None:
+        """Run ``count`` rounds for all slots, with time stamps of the device where ``profile`` wants them."""
         params = engine_params.rounds(rounds, engine_params.whole("count", count, 1), profile)
         self._call("kdt_engine_run", self._open(), ctypes.byref(params))
         self._asked += count
@@ -205,10 +207,26 @@ class Engine:
         self._call("kdt_engine_release", self._open(), slot)
 
     def stage_seconds(self) -> tuple[dict[str, float], int]:
-        """Seconds of each stage over the rounds run with ``profile`` since the last call, and how many these were."""
+        """Seconds of each stage over the rounds with ``Profile.STAGES`` since the last call, and how many these were.
+
+        Waits for the rounds under way, as ``round_clock`` does.
+        """
         seconds, rounds = (ctypes.c_double * len(Stage))(), ctypes.c_int64()
         self._call("kdt_engine_stage_seconds", self._open(), seconds, ctypes.byref(rounds))
         return {stage.name.lower(): seconds[stage] for stage in Stage}, rounds.value
+
+    def round_clock(self) -> RoundClock:
+        """What the time stamps have come to since the last call.
+
+        Raises:
+            BackendUnavailable: a library from before it.
+        """
+        answer = RoundClockParams()
+        symbol = "kdt_engine_round_clock"
+        if symbol not in self._functions:
+            self._functions[symbol] = self.library.entry(symbol, FUNCTIONS[symbol])
+        self._call(symbol, self._open(), ctypes.byref(answer))
+        return RoundClock(**{name: getattr(answer, name) for name in RoundClock.__dataclass_fields__})
 
     def logits(self, slot: int) -> np.ndarray[Any, np.dtype[np.float32]]:
         """f32[rows, vocab_size] of the last prefill's last token, or of a round's verify rows."""

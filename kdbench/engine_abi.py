@@ -134,6 +134,20 @@ class ProgressParams(Params):
     )
 
 
+class RoundClockParams(Params):
+    """``kdt_round_clock``, an answer."""
+
+    _fields_ = _sized(
+        ("rounds", _i64),
+        ("gaps", _i64),
+        ("busy_seconds", ctypes.c_double),
+        ("idle_seconds", ctypes.c_double),
+        ("stage_rounds", _i64),
+        ("draft_topk_seconds", ctypes.c_double),
+        ("stamp_seconds", ctypes.c_double),
+    )
+
+
 STRUCTS: dict[str, type[ctypes.Structure]] = {
     "kdt_tensor": Tensor,
     "kdt_target_config": TargetParams,
@@ -142,6 +156,7 @@ STRUCTS: dict[str, type[ctypes.Structure]] = {
     "kdt_engine_request": RequestParams,
     "kdt_engine_rounds": RoundsParams,
     "kdt_engine_progress": ProgressParams,
+    "kdt_round_clock": RoundClockParams,
 }
 # Arguments of each function; all but kdt_engine_destroy answer a kdt_status.
 FUNCTIONS: dict[str, list[Any]] = {
@@ -152,6 +167,9 @@ FUNCTIONS: dict[str, list[Any]] = {
     "kdt_engine_run": [_p, ctypes.POINTER(RoundsParams)],
     "kdt_engine_progress_of": [_p, _i, _i, ctypes.POINTER(ProgressParams), _p, _i, _i],
     "kdt_engine_stage_seconds": [_p, ctypes.POINTER(ctypes.c_double), ctypes.POINTER(_i64)],
+    "kdt_engine_round_clock": [_p, ctypes.POINTER(RoundClockParams)],
     "kdt_engine_logits": [_p, _i, _p, _i64, ctypes.POINTER(_i)],
     "kdt_engine_info": [_p, _text, ctypes.c_size_t],
 }
+# Those that came later: a library without them is an engine all the same.
+LATER = frozenset({"kdt_engine_round_clock"})

@@ -160,7 +160,7 @@ def request(asked: Request, keep: list[Any]) -> RequestParams:
     )
 
 
-def rounds(asked: Rounds, count: int, profile: bool) -> RoundsParams:
+def rounds(asked: Rounds, count: int, profile: int) -> RoundsParams:
     """A ``kdt_engine_rounds``; ranges that depend on the engine are its own to check."""
     if asked.mode not in MODES:
         raise InvalidArgument(f"mode is {asked.mode!r}, and one of {', '.join(MODES)} is expected")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 
 from kdbench.abi import RequestStatus
 from kdbench.errors import KdbenchError
@@ -81,3 +82,42 @@ class Progress:
     accepted: int
     status: RequestStatus
     histogram: tuple[int, ...]
+
+
+class Profile(IntEnum):
+    """Which time stamps the device takes in a round; nobody waits for them."""
+
+    NONE = 0
+    STAGES = 1  # at every stage; kernels on either side of a stamp do not overlap, so a round is a little longer
+    GAPS = 2  # at begin and end of a round
+
+
+@dataclass(frozen=True)
+class RoundClock:
+    """Where the device's time went, by its own clock.
+
+    Attributes:
+        rounds: run with ``Profile.GAPS``.
+        gaps: between two of them in a row; one that an admission has interrupted is none.
+        busy_seconds: from begin to end, over ``rounds``.
+        idle_seconds: from the end of a round to the begin of the next, over ``gaps``.
+        stage_rounds: run with ``Profile.STAGES``.
+        draft_topk_seconds: of stage draft, over ``stage_rounds``.
+        stamp_seconds: of a stage with nothing in it, over ``stage_rounds``: each stage contains as much.
+    """
+
+    rounds: int
+    gaps: int
+    busy_seconds: float
+    idle_seconds: float
+    stage_rounds: int
+    draft_topk_seconds: float
+    stamp_seconds: float
+
+    @property
+    def idle_fraction(self) -> float | None:
+        """Share of a round and the gap behind it in which the device had nothing to do; None without gaps."""
+        if not self.gaps or not self.rounds:
+            return None
+        idle = self.idle_seconds / self.gaps
+        return idle / (idle + self.busy_seconds / self.rounds)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from kdbench.decode_stats import Clocked
-from kdbench.engine_types import EngineFull, Progress, Request, Rounds
+from kdbench.engine_types import EngineFull, Profile, Progress, Request, Rounds
 from kdbench.errors import InvalidArgument, KdbenchError
 
 # A round of a small model takes some hundred microseconds: two keep the device busy, the others cover a host that is
@@ -36,7 +36,7 @@ class Slots(Protocol):
     def admit(self, request: Request) -> int:
         """Slot of an admitted request."""
 
-    def run(self, rounds: Rounds, count: int = 1, *, profile: bool = False) -> None:
+    def run(self, rounds: Rounds, count: int = 1, *, profile: Profile = Profile.NONE) -> None:
         """Run or enqueue rounds."""
 
     def progress(self, slot: int, first: int = 0, *, wait: bool = False) -> Progress:
@@ -84,7 +84,12 @@ class _Live:
 
 
 def run(
-    engine: Slots, requests: Sequence[Request], rounds: Rounds, *, in_flight: int | None = None, profile: bool = False
+    engine: Slots,
+    requests: Sequence[Request],
+    rounds: Rounds,
+    *,
+    in_flight: int | None = None,
+    profile: Profile = Profile.NONE,
 ) -> Iterator[News]:
     """Decode ``requests``, first come first served, and tell what happens as it is seen.
 
@@ -96,7 +101,7 @@ def run(
         requests: more than there are slots wait for one.
         rounds: how all of them are decoded.
         in_flight: rounds to keep enqueued; by default by backend.
-        profile: time stages.
+        profile: time stamps of the rounds.
 
     Raises:
         KdbenchError: the engine failed, or runs rounds and emits nothing.

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from kdbench.abi import RequestStatus
-from kdbench.engine_types import EngineFull, Progress, Request, Rounds
+from kdbench.engine_types import EngineFull, Profile, Progress, Request, Rounds
 from kdbench.errors import InvalidArgument
 
 VOCAB_SIZE = 97
@@ -83,8 +83,8 @@ class FakeEngine:
         slot.emit([following(request.prompt)])
         return free[0]
 
-    def run(self, rounds: Rounds, count: int = 1, *, profile: bool = False) -> None:
-        self.profiled += count * profile
+    def run(self, rounds: Rounds, count: int = 1, *, profile: Profile = Profile.NONE) -> None:
+        self.profiled += count * (profile is Profile.STAGES)
         self.queue.extend([rounds] * count)
         self.deepest = max(self.deepest, len(self.queue))
         if not self.lag:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from decode_models import VOCAB_SIZE, prompts, reference, write_pair
 
 from kdbench import blas, engine_params, native
 from kdbench.engine import Engine
-from kdbench.engine_types import EngineFull, Request, Rounds
+from kdbench.engine_types import EngineFull, Profile, Request, Rounds
 from kdbench.errors import BackendUnavailable, InvalidArgument, ModelError
 
 OLD_LIBRARY = """
@@ -161,12 +162,41 @@ def test_stage_seconds_are_of_profiled_rounds_only(make: Callable[..., Engine]) 
     engine.admit(Request((5,), 60))
     engine.run(Rounds("ddtree", 8), 2)
     assert engine.stage_seconds()[1] == 0
-    engine.run(Rounds("ddtree", 8), 3, profile=True)
+    engine.run(Rounds("ddtree", 8), 3, profile=Profile.STAGES)
     seconds, rounds = engine.stage_seconds()
     assert rounds == 3
     assert list(seconds) == ["draft", "tree_build", "verify", "tree_accept", "commit"]
     assert seconds["verify"] > 0
     assert engine.stage_seconds()[1] == 0
+
+
+def test_the_round_clock_tells_work_from_waiting(make: Callable[..., Engine]) -> None:
+    engine = make(max_batch=2)
+    engine.admit(Request((5,), 60))
+    engine.run(Rounds("ddtree", 8), 4, profile=Profile.STAGES)
+    stages = engine.round_clock()
+    assert (stages.stage_rounds, stages.rounds, stages.gaps, stages.idle_fraction) == (4, 0, 0, None)
+    assert 0 <= stages.stamp_seconds < stages.draft_topk_seconds
+    slot = engine.admit(Request((6,), 60))
+    engine.run(Rounds("ar"), 2, profile=Profile.GAPS)
+    engine.progress(slot, wait=True)
+    time.sleep(0.05)
+    engine.run(Rounds("ar"), 1, profile=Profile.GAPS)
+    clock = engine.round_clock()
+    assert (clock.stage_rounds, clock.rounds, clock.gaps) == (0, 3, 2)
+    assert clock.busy_seconds > 0
+    assert 0.04 < clock.idle_seconds < 5
+    assert clock.idle_fraction is not None
+    assert 0 < clock.idle_fraction < 1
+    # What an admission does is no waiting between rounds.
+    engine.run(Rounds("ar"), 1, profile=Profile.GAPS)
+    engine.release(slot)
+    time.sleep(0.05)
+    engine.admit(Request((6,), 60))
+    engine.run(Rounds("ar"), 1, profile=Profile.GAPS)
+    after = engine.round_clock()
+    assert (after.rounds, after.gaps) == (2, 0)
+    assert engine.round_clock().rounds == 0
 
 
 def test_a_closed_engine_says_so(make: Callable[..., Engine]) -> None:

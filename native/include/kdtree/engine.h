@@ -125,7 +125,9 @@ typedef struct kdt_engine_rounds {
     // Simulated acceptance: the drafter runs, and its proposal is replaced by the request's golden tokens, of which
     // each position is spoilt with probability 1 - simulated_accept, keyed on (seed, position). 0: off.
     float simulated_accept;
-    int32_t profile;  // 1: no graph, and each stage is timed by itself (slower)
+    // Time stamps of the device in the round, which nobody waits for: 1 at every stage, which keeps neighbouring
+    // kernels from overlapping there, 2 at its begin and its end only.
+    int32_t profile;
 } kdt_engine_rounds;
 
 // Counts of one slot since its admission.
@@ -149,6 +151,18 @@ typedef enum kdt_stage {
     KDT_NUM_STAGES = 5
 } kdt_stage;
 
+// Where the device's time went in rounds with profile, by the device's own clock.
+typedef struct kdt_round_clock {
+    uint32_t struct_size;
+    int64_t rounds;             // run with profile 2
+    int64_t gaps;               // between two of them in a row, none of which an admission has interrupted
+    double busy_seconds;        // sum over the rounds, from begin to end
+    double idle_seconds;        // sum over the gaps, from the end of one round to the begin of the next
+    int64_t stage_rounds;       // run with profile 1
+    double draft_topk_seconds;  // sum over these: the part of stage draft that draft_topk takes
+    double stamp_seconds;       // sum over these: between two stamps with nothing between, which each stage contains
+} kdt_round_clock;
+
 KDT_API kdt_status kdt_engine_create(const kdt_engine_params* params, kdt_engine** engine);
 KDT_API void kdt_engine_destroy(kdt_engine* engine);
 
@@ -163,8 +177,10 @@ KDT_API kdt_status kdt_engine_run(kdt_engine* engine, const kdt_engine_rounds* r
 // many as num_tokens - first and the capacity allow.
 KDT_API kdt_status kdt_engine_progress_of(kdt_engine* engine, int32_t slot, int32_t wait, kdt_engine_progress* progress,
                                           int32_t* tokens, int32_t first, int32_t capacity);
-// Seconds a stage took since the last call, over the rounds run with profile, and their number.
+// Seconds a stage took since the last call, over the rounds run with profile 1, and their number; waits.
 KDT_API kdt_status kdt_engine_stage_seconds(kdt_engine* engine, double seconds[KDT_NUM_STAGES], int64_t* rounds);
+// What has been summed up since the last call; waits.
+KDT_API kdt_status kdt_engine_round_clock(kdt_engine* engine, kdt_round_clock* clock);
 // Logits of the last admission's last token (1 row, of its slot only) or of the last round's nodes (N rows, pads
 // included), for tests: f32 [rows, vocab_size], host memory; waits. `capacity` counts values; logits NULL: only *rows.
 KDT_API kdt_status kdt_engine_logits(kdt_engine* engine, int32_t slot, float* logits, int64_t capacity, int32_t* rows);

@@ -82,6 +82,17 @@ kdt_status kdt_engine_stage_seconds(kdt_engine* engine, double seconds[KDT_NUM_S
     });
 }
 
+kdt_status kdt_engine_round_clock(kdt_engine* engine, kdt_round_clock* clock) {
+    return kdt::guarded([&] {
+        kdt::engine::Engine& e = of("engine_round_clock", engine);
+        kdt_round_clock now = kdt::engine::read_struct(clock);
+        const uint32_t given = clock->struct_size;
+        e.round_clock(&now);
+        std::memcpy(static_cast<void*>(clock), &now, std::min<size_t>(given, sizeof(now)));
+        clock->struct_size = given;
+    });
+}
+
 kdt_status kdt_engine_logits(kdt_engine* engine, int32_t slot, float* logits, int64_t capacity, int32_t* rows) {
     return kdt::guarded([&] {
         kdt::engine::Engine& e = of("engine_logits", engine);

@@ -31,6 +31,7 @@ class Drafter {
     const void* block(const int32_t* roots, const int32_t* seq_lens, const void* embedding, int32_t batch,
                       int32_t block);
 
+    const Memory& cache() const { return cache_; }
     size_t cache_bytes() const { return cache_.bytes(); }
     size_t scratch_bytes() const;
 

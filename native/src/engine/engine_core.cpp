@@ -77,6 +77,7 @@ void Engine::check_request(const kdt_engine_request& r) const {
 
 int32_t Engine::admit(const kdt_engine_request& request) {
     check_request(request);
+    round_->forget_last_end();
     const int32_t slot = slots_.occupy(request.prompt_length + request.max_new_tokens + config_.max_nodes());
     try {
         slots_.set_sampling(slot, request.temperature, request.seed);
@@ -107,17 +108,28 @@ Recording& Engine::recording_of(const Plan& plan) {
     }
     for (const Recorded& r : recorded_)
         if (r.plan == plan) return *r.recording;
-    recorded_.push_back(
-        {plan, generation, std::make_unique<Recording>(queue_, [this, plan] { round_->run(plan, false); })});
+    recorded_.push_back({plan, generation, std::make_unique<Recording>(queue_, [this, plan] { round_->run(plan); })});
     return *recorded_.back().recording;
 }
 
-void Engine::run_profiled(const Plan& plan) {
-    round_->run(plan, true);
-    queue_.wait();
+void Engine::read_stamps() {
+    constexpr double kNanosecond = 1e-9;
+    constexpr StageStamp kEnds[KDT_NUM_STAGES] = {at_tree_build, at_verify, at_tree_accept, at_commit, at_end};
+    Stamps stages = {};
+    Stamps whole = {};
+    round_->read_stamps(&stages, &whole);
+    const auto seconds = [&](StageStamp at) { return static_cast<double>(stages.spans[at]) * kNanosecond; };
     for (int32_t stage = 0; stage < KDT_NUM_STAGES; ++stage)
-        stage_seconds_[static_cast<size_t>(stage)] += queue_.seconds_between(stage, stage + 1);
-    ++profiled_rounds_;
+        stage_seconds_[static_cast<size_t>(stage)] += seconds(kEnds[stage]);
+    stage_seconds_[KDT_STAGE_DRAFT] += seconds(at_draft_topk);
+    profiled_rounds_ += stages.rounds;
+    clock_.draft_topk_seconds += seconds(at_tree_build);
+    clock_.stamp_seconds += seconds(after_end);
+    clock_.stage_rounds += stages.rounds;
+    clock_.rounds += whole.rounds;
+    clock_.gaps += whole.gaps;
+    clock_.busy_seconds += static_cast<double>(whole.busy) * kNanosecond;
+    clock_.idle_seconds += static_cast<double>(whole.idle) * kNanosecond;
 }
 
 void Engine::run(const kdt_engine_rounds& rounds) {
@@ -129,13 +141,8 @@ void Engine::run(const kdt_engine_rounds& rounds) {
                           slot);
     }
     if (rounds.rounds == 0) return;
-    if (rounds.profile != 0) {
-        round_->reserve(plan);
-        for (int32_t i = 0; i < rounds.rounds; ++i) run_profiled(plan);
-    } else {
-        Recording& recording = recording_of(plan);
-        for (int32_t i = 0; i < rounds.rounds; ++i) recording.replay();
-    }
+    Recording& recording = recording_of(plan);
+    for (int32_t i = 0; i < rounds.rounds; ++i) recording.replay();
     if (!plan.drafts()) slots_.note_ar_rounds();
     logits_rows_ = plan.max_nodes;
     logits_slot_ = -1;
@@ -151,9 +158,15 @@ void Engine::progress(int32_t slot, bool wait, kdt_engine_progress* progress, in
 }
 
 int64_t Engine::stage_seconds(double* seconds) {
+    read_stamps();
     std::copy(stage_seconds_.begin(), stage_seconds_.end(), seconds);
     stage_seconds_.fill(0.0);
     return std::exchange(profiled_rounds_, 0);
+}
+
+void Engine::round_clock(kdt_round_clock* clock) {
+    read_stamps();
+    *clock = std::exchange(clock_, kdt_round_clock{});
 }
 
 int32_t Engine::logits(int32_t slot, float* logits, int64_t capacity) {

@@ -32,10 +32,12 @@ class Engine {
     void run(const kdt_engine_rounds& rounds);
     void progress(int32_t slot, bool wait, kdt_engine_progress* progress, int32_t* tokens, int32_t first,
                   int32_t capacity);
-    // Seconds of each stage since the last call; answers the rounds that they are of.
+    // Seconds of each stage since the last call; answers the rounds that they are of. Waits, as the next does.
     int64_t stage_seconds(double* seconds);
+    void round_clock(kdt_round_clock* clock);
     int32_t logits(int32_t slot, float* logits, int64_t capacity);
     std::string info() const;
+    const Drafter* drafter() const { return drafter_.get(); }  // NULL without one
 
   private:
     // A recorded round, as long as no scratch block that it names has moved.
@@ -47,7 +49,7 @@ class Engine {
 
     void check_request(const kdt_engine_request& request) const;
     Recording& recording_of(const Plan& plan);
-    void run_profiled(const Plan& plan);
+    void read_stamps();
 
     const Config config_;
     Queue queue_;
@@ -60,8 +62,10 @@ class Engine {
     std::unique_ptr<Prefill> prefill_;
     std::vector<Recorded> recorded_;
 
+    // What stamps have come to and nobody has asked for yet.
     std::array<double, KDT_NUM_STAGES> stage_seconds_ = {};
     int64_t profiled_rounds_ = 0;
+    kdt_round_clock clock_ = {};
     int32_t logits_rows_ = 0;   // that round_->logits() holds for each slot
     int32_t logits_slot_ = -1;  // whose they are alone, or -1: every slot's
 };

@@ -77,10 +77,8 @@ class Queue {
     void copy(void* to, const void* from, size_t bytes);      // on the device
     void zero(void* to, size_t bytes);
     void wait();
-    void* stream() const;                              // for the params of kdtree.h
-    void mark(int32_t mark);                           // records mark 0 .. 15 at this point of the queue
-    double seconds_between(int32_t from, int32_t to);  // of two marks, after wait()
-    const char* blas_name() const;                     // which GEMM library this is, for kdt_engine_info()
+    void* stream() const;           // for the params of kdtree.h
+    const char* blas_name() const;  // which GEMM library this is, for kdt_engine_info()
 
     struct Impl;
     Impl* impl() const { return impl_.get(); }
@@ -103,6 +101,21 @@ class Recording {
     struct Impl;
     std::unique_ptr<Impl> impl_;
 };
+
+// Sums of a round's stamps, in device memory, nanoseconds; all zero when new.
+constexpr int32_t kStamps = 8;
+struct Stamps {
+    int64_t begin;           // when the round began
+    int64_t last;            // the last stamp
+    int64_t end;             // when the last round ended; 0: the next gap is none
+    int64_t spans[kStamps];  // [i]: from the stamp before stamp i to it
+    int64_t busy;            // begin to end
+    int64_t idle;            // end to begin
+    int64_t gaps;
+    int64_t rounds;
+};
+// Reads the device's clock once all work before it is complete. Stamp 0 begins a round; with `ends` it is over.
+void stamp(Queue&, Stamps* stamps, int32_t index, bool ends);
 
 using Dtype = kdt_dtype;
 

@@ -17,8 +17,8 @@ void check_range(const char* name, int32_t value, int32_t low, int32_t high) {
 Plan make_plan(const kdt_engine_rounds& rounds, const Config& config) {
     check_range("rounds", rounds.rounds, 0, 1 << 30);
     check_range("mode", rounds.mode, KDT_DECODE_AR, KDT_DECODE_DDTREE);
-    check_range("profile", rounds.profile, 0, 1);
-    if (rounds.mode == KDT_DECODE_AR) return {1, 0, 0, 0.0f};
+    check_range("profile", rounds.profile, 0, 2);
+    if (rounds.mode == KDT_DECODE_AR) return {1, 0, 0, 0.0f, rounds.profile};
 
     if (!config.has_drafter) fail_argument("engine_run: the mode needs a drafter, and this engine has none");
     if (rounds.block_size != 0) check_range("block_size", rounds.block_size, 2, config.drafter.block_size);
@@ -29,6 +29,7 @@ Plan make_plan(const kdt_engine_rounds& rounds, const Config& config) {
     const int32_t block = rounds.block_size != 0 ? rounds.block_size : config.drafter.block_size;
     plan.horizon = block - 1;
     plan.simulated_accept = rounds.simulated_accept;
+    plan.profile = rounds.profile;
     if (rounds.mode == KDT_DECODE_CHAIN) {
         plan.max_nodes = block;
         plan.topk = 1;

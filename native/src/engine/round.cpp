@@ -30,6 +30,8 @@ Round::Round(Queue& queue, const Config& config, Target& target, Drafter* drafte
     target_tokens_ = words(nodes);
     verify_status_ = words(batch_);
     single_mask_ = Memory(static_cast<size_t>(batch_) * sizeof(uint64_t));
+    stage_stamps_ = Memory(sizeof(Stamps));
+    whole_stamps_ = Memory(sizeof(Stamps));
     zeros_ = words(batch_);
     ones_ = words(batch_);
     const std::vector<uint64_t> own_bit(static_cast<size_t>(batch_), 1);
@@ -74,23 +76,44 @@ void Round::reserve(const Plan& plan) {
     workspaces_.reserve_for(Scratch::kv_compact, kv_compact_params(plan), kdt_kv_compact_workspace_size);
 }
 
-void Round::mark(int32_t stage, bool marks) {
-    if (marks) queue_.mark(stage);
+void Round::stamp_stage(const Plan& plan, int32_t index) {
+    if (plan.profile == 1) stamp(queue_, stage_stamps_.as<Stamps>(), index, index == at_end);
+    if (plan.profile == 2 && (index == at_draft || index == at_end))
+        stamp(queue_, whole_stamps_.as<Stamps>(), index, index == at_end);
 }
 
-void Round::run(const Plan& plan, bool marks) {
-    mark(KDT_STAGE_DRAFT, marks);
-    if (plan.drafts()) draft(plan);
-    mark(KDT_STAGE_TREE_BUILD, marks);
+void Round::run(const Plan& plan) {
+    stamp_stage(plan, at_draft);
+    if (plan.drafts())
+        draft(plan);
+    else
+        stamp_stage(plan, at_draft_topk);
+    stamp_stage(plan, at_tree_build);
     if (plan.drafts()) build(plan);
-    mark(KDT_STAGE_VERIFY, marks);
+    stamp_stage(plan, at_verify);
     verify(plan);
-    mark(KDT_STAGE_TREE_ACCEPT, marks);
+    stamp_stage(plan, at_tree_accept);
     if (plan.drafts()) accept(plan);
-    mark(KDT_STAGE_COMMIT, marks);
+    stamp_stage(plan, at_commit);
     if (plan.drafts()) compact(plan);
     commit_round(plan);
-    mark(KDT_NUM_STAGES, marks);
+    stamp_stage(plan, at_end);
+    stamp_stage(plan, after_end);
+}
+
+void Round::forget_last_end() {
+    Stamps* const whole = whole_stamps_.as<Stamps>();
+    queue_.zero(&whole->end, sizeof(whole->end));
+}
+
+void Round::take_stamps(const Memory& memory, Stamps* to) {
+    queue_.download(to, memory.data(), sizeof(*to));
+    queue_.zero(memory.data(), memory.bytes());
+}
+
+void Round::read_stamps(Stamps* stages, Stamps* whole) {
+    take_stamps(stage_stamps_, stages);
+    take_stamps(whole_stamps_, whole);
 }
 
 void Round::draft(const Plan& plan) {
@@ -99,6 +122,7 @@ void Round::draft(const Plan& plan) {
     const void* const hidden =
         drafter_->block(state.roots, state.seq_lens, target_.embedding(), batch_, plan.horizon + 1);
     target_.head_of(hidden, batch_ * plan.horizon, logits());
+    stamp_stage(plan, at_draft_topk);
     workspaces_.call(Scratch::draft_topk, draft_topk_params(plan), kdt_draft_topk);
     if (plan.simulated_accept > 0.0f)
         simulate_draft(queue_, slots_.golden(), state.seq_lens, slots_.seeds(), plan.simulated_accept,

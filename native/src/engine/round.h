@@ -23,13 +23,28 @@ struct Plan {
     int32_t horizon;    // D; 0: no drafter, no tree
     int32_t topk;
     float simulated_accept;
+    int32_t profile;  // as of kdt_engine_rounds
 
     bool drafts() const { return horizon > 0; }
     bool operator==(const Plan& other) const {
         return max_nodes == other.max_nodes && horizon == other.horizon && topk == other.topk &&
-               simulated_accept == other.simulated_accept;
+               simulated_accept == other.simulated_accept && profile == other.profile;
     }
 };
+
+// Stamps of a round: before each stage and before draft_topk, which belongs to stage draft; behind the last; and one
+// more, for what a stamp itself takes.
+enum StageStamp : int32_t {
+    at_draft,
+    at_draft_topk,
+    at_tree_build,
+    at_verify,
+    at_tree_accept,
+    at_commit,
+    at_end,
+    after_end
+};
+static_assert(after_end + 1 == kStamps, "a place for each stamp");
 
 // Throws, naming the field, when the rounds are none that this engine can run.
 Plan make_plan(const kdt_engine_rounds& rounds, const Config& config);
@@ -41,8 +56,12 @@ class Round {
           Workspaces& workspaces);
 
     void reserve(const Plan& plan);
-    // Enqueues one round. With marks: mark i of the queue before stage i, and one behind the last.
-    void run(const Plan& plan, bool marks);
+    // Enqueues one round.
+    void run(const Plan& plan);
+    // Nothing that happened up to now shall count as part of a gap between rounds.
+    void forget_last_end();
+    // The stamps since the last call; waits. `stages` of the rounds with profile 1, `whole` of those with 2.
+    void read_stamps(Stamps* stages, Stamps* whole);
 
     float* logits() const { return logits_.as<float>(); }
     void* features() const { return features_.data(); }  // act [rows of one forward, feature width], or NULL
@@ -55,7 +74,8 @@ class Round {
     void accept(const Plan& plan);
     void compact(const Plan& plan);
     void commit_round(const Plan& plan);
-    void mark(int32_t stage, bool marks);
+    void stamp_stage(const Plan& plan, int32_t index);
+    void take_stamps(const Memory& memory, Stamps* to);
 
     kdt_draft_topk_params draft_topk_params(const Plan& plan) const;
     kdt_tree_build_params tree_build_params(const Plan& plan) const;
@@ -77,7 +97,8 @@ class Round {
     Memory token_ids_, parents_, depths_, positions_, first_child_, next_sibling_, tree_mask_, scores_, num_nodes_;
     Memory target_tokens_, accepted_path_, acceptance_length_, bonus_tokens_;
     Memory build_status_, verify_status_, accept_status_, compact_status_;
-    Memory single_mask_, zeros_, ones_;  // the tree of one node, the same for every slot
+    Memory stage_stamps_, whole_stamps_;  // Stamps
+    Memory single_mask_, zeros_, ones_;   // the tree of one node, the same for every slot
 };
 
 }  // namespace kdt::engine

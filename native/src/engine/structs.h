@@ -46,6 +46,12 @@ struct StructTraits<kdt_engine_progress> {
     static constexpr uint32_t v1_size = 168;
 };
 
+template <>
+struct StructTraits<kdt_round_clock> {
+    static constexpr const char* name = "engine_round_clock";
+    static constexpr uint32_t v1_size = 64;
+};
+
 // A local copy: what an older caller does not know is zero, and what a newer caller knows and this library does not
 // must be zero.
 template <class T>

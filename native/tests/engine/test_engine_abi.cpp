@@ -124,6 +124,22 @@ TEST(progress_counts_what_happened) {
     CHECK(seconds[KDT_STAGE_VERIFY] > seconds[KDT_STAGE_TREE_ACCEPT]);
     REQUIRE_OK(kdt_engine_stage_seconds(model.get(), seconds, &profiled));
     CHECK_EQ(profiled, int64_t{0});
+    kdt_round_clock clock = {};
+    clock.struct_size = sizeof(clock);
+    REQUIRE_OK(kdt_engine_round_clock(model.get(), &clock));
+    CHECK_EQ(clock.stage_rounds, int64_t{4});
+    CHECK(clock.draft_topk_seconds > 0.0 && clock.draft_topk_seconds < 60.0);
+    CHECK_EQ(clock.rounds, int64_t{0});
+    rounds.profile = 2;
+    model.run(rounds, 3);
+    REQUIRE_OK(kdt_engine_round_clock(model.get(), &clock));
+    CHECK_EQ(clock.struct_size, static_cast<uint32_t>(sizeof(clock)));
+    CHECK_EQ(clock.stage_rounds, int64_t{0});
+    CHECK_EQ(clock.rounds, int64_t{3});
+    CHECK_EQ(clock.gaps, int64_t{2});
+    CHECK(clock.busy_seconds > 0.0 && clock.idle_seconds >= 0.0 && clock.idle_seconds < 60.0);
+    clock.struct_size = 8;
+    CHECK_EQ(kdt_engine_round_clock(model.get(), &clock), KDT_INVALID_ARGUMENT);
 
     // The text in pieces.
     std::vector<int32_t> piece(3, -1);

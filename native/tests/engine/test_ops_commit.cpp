@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The end of a round, slot by slot, and the order of work.
+#include <chrono>
+#include <thread>
+
 #include "ops_case.h"
 
 using namespace ops;
@@ -223,16 +226,38 @@ TEST(ops_recording_runs_only_when_replayed) {
     Recording recording(queue(), add);
     queue().wait();
     CHECK_EQ(counter.values<float>(), std::vector<float>(300, 0.0f));
-    queue().mark(0);
     recording.replay();
     recording.replay();
-    queue().mark(15);
     queue().wait();
     CHECK_EQ(counter.values<float>(), std::vector<float>(300, 6.0f));
     std::vector<float> wanted(300, 6.0f);
     wanted[0] = 0.0f;
     CHECK_EQ(other.values<float>(), wanted);
-    CHECK(queue().seconds_between(0, 15) >= 0.0);
+}
+
+TEST(ops_stamp_sums_spans_and_gaps) {
+    const Memory stamps(sizeof(Stamps));
+    Stamps* const device = stamps.as<Stamps>();
+    Recording round(queue(), [&] {
+        stamp(queue(), device, 0, false);
+        stamp(queue(), device, 3, false);
+        stamp(queue(), device, 6, true);
+    });
+    round.replay();
+    queue().wait();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    round.replay();
+    queue().zero(&device->end, sizeof(device->end));
+    round.replay();
+    Stamps found = {};
+    queue().download(&found, stamps.data(), sizeof(found));
+    CHECK_EQ(found.rounds, int64_t{3});
+    CHECK_EQ(found.gaps, int64_t{1});
+    CHECK(found.idle >= 15'000'000 && found.idle < 10'000'000'000);
+    CHECK_EQ(found.busy, found.spans[3] + found.spans[6]);
+    CHECK_EQ(found.spans[0] + found.spans[1] + found.spans[2] + found.spans[4] + found.spans[5], int64_t{0});
+    CHECK_EQ(found.last, found.end);
+    CHECK(found.begin <= found.end && found.busy < 1'000'000'000);
 }
 
 TEST(ops_recording_leaves_no_capture_behind_a_failure) {

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The CPU's queue does everything at once, in the caller.
+#include <chrono>
 #include <cstring>
 #include <utility>
 
 #include "engine/cpu/queue_impl.h"
 #include "engine/ops.h"
+#include "engine/stamps.h"
 
 namespace kdt::engine {
 
@@ -35,17 +37,13 @@ void* Queue::stream() const {
     return nullptr;
 }
 
-void Queue::mark(int32_t mark) {
-    impl_->marks[static_cast<size_t>(mark)] = std::chrono::steady_clock::now();
-}
-
-double Queue::seconds_between(int32_t from, int32_t to) {
-    const auto& marks = impl_->marks;
-    return std::chrono::duration<double>(marks[static_cast<size_t>(to)] - marks[static_cast<size_t>(from)]).count();
-}
-
 const char* Queue::blas_name() const {
     return impl_->blas.name().c_str();
+}
+
+void stamp(Queue&, Stamps* stamps, int32_t index, bool ends) {
+    const auto since_boot = std::chrono::steady_clock::now().time_since_epoch();
+    take_stamp(*stamps, std::chrono::duration_cast<std::chrono::nanoseconds>(since_boot).count(), index, ends);
 }
 
 struct Recording::Impl {

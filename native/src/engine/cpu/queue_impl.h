@@ -2,8 +2,6 @@
 #ifndef KDT_ENGINE_CPU_QUEUE_IMPL_H
 #define KDT_ENGINE_CPU_QUEUE_IMPL_H
 
-#include <array>
-#include <chrono>
 #include <vector>
 
 #include "engine/cpu/blas.h"
@@ -15,7 +13,6 @@ struct Queue::Impl {
     explicit Impl(const char* blas_library) : blas(blas_library) {}
 
     Blas blas;
-    std::array<std::chrono::steady_clock::time_point, 16> marks = {};
     // Scratch of gemm, grown as needed: the input in f32, and for each thread a block of weights and of results.
     std::vector<float> input;
     std::vector<float> blocks;

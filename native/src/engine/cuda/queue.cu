@@ -20,11 +20,8 @@ Queue::Impl::Impl(const char* blas_library)
     // Blocking neither way with the default stream, which other users of the GPU in this process may keep busy.
     KDT_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     try {
-        for (cudaEvent_t& mark : marks) KDT_CUDA_CHECK(cudaEventCreate(&mark));
         blas = Cublas::load(blas_library, stream, blas_workspace.data(), blas_workspace.bytes());
     } catch (...) {
-        for (const cudaEvent_t mark : marks)
-            if (mark != nullptr) cudaEventDestroy(mark);
         cudaStreamDestroy(stream);
         throw;
     }
@@ -33,7 +30,6 @@ Queue::Impl::Impl(const char* blas_library)
 Queue::Impl::~Impl() {
     cudaStreamSynchronize(stream);
     blas.reset();
-    for (const cudaEvent_t mark : marks) cudaEventDestroy(mark);
     cudaStreamDestroy(stream);
 }
 
@@ -65,19 +61,6 @@ void Queue::wait() {
 
 void* Queue::stream() const {
     return impl_->stream;
-}
-
-void Queue::mark(int32_t mark) {
-    if (mark < 0 || mark >= Impl::kMarks) fail_argument("mark %d, wanted 0 .. %d", mark, Impl::kMarks - 1);
-    KDT_CUDA_CHECK(cudaEventRecord(impl_->marks[mark], impl_->stream));
-}
-
-double Queue::seconds_between(int32_t from, int32_t to) {
-    if (from < 0 || from >= Impl::kMarks || to < 0 || to >= Impl::kMarks)
-        fail_argument("marks %d and %d, wanted 0 .. %d", from, to, Impl::kMarks - 1);
-    float milliseconds = 0.0f;
-    KDT_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, impl_->marks[from], impl_->marks[to]));
-    return milliseconds * 1e-3;
 }
 
 const char* Queue::blas_name() const {

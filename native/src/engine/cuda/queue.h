@@ -13,12 +13,10 @@
 namespace kdt::engine {
 
 struct Queue::Impl {
-    static constexpr int kMarks = 16;
     static constexpr int kMaxPartials = 4096;  // of a draw: rows times blocks a row
     static constexpr int kMaxArrivals = 4096;  // pieces of work that several blocks of a kernel share
 
     cudaStream_t stream = nullptr;
-    cudaEvent_t marks[kMarks] = {};
     cuda::Device device = {};
     Memory blas_workspace;
     Memory partials;               // uint64_t [kMaxPartials]
