@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import resource
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import numpy as np
 import pytest
 from decode_models import prompts, write_pair
 
-from kdbench.decode import DecodeLoop, Request, Rounds, summary
+from kdbench import decode_long
+from kdbench.decode import Decoded, DecodeLoop, Request, Rounds, summary
 
 pytestmark = pytest.mark.slow
 
@@ -60,3 +62,33 @@ def test_a_long_run_neither_drifts_nor_grows(backend: str, tmp_path: Path) -> No
         info = loop.engine.info()
         assert (info["slots_in_use"], info["pages_free"]) == (0, pages_for_five)
         assert sizes[2] - sizes[1] < 4096, f"resident kilobytes after each run: {sizes}"
+
+
+@pytest.mark.parametrize(
+    ("command", "requests"),
+    [
+        pytest.param("--requests 9 --new-tokens 48 --slots 4 --judged 3", 9, id="cpu"),
+        pytest.param("--backend cuda --dtype f32", 64, id="cuda-f32", marks=pytest.mark.gpu),
+        pytest.param("--backend cuda --dtype bf16", 64, id="cuda-bf16", marks=pytest.mark.gpu),
+    ],
+)
+def test_the_shipped_pair_as_a_server(command: str, requests: int, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+    assert decode_long.main(command.split()) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["wrong"] == []
+    assert found["requests"] == requests
+    assert 0 < found["stopped_early"] <= -(-requests // 3)
+    assert found["acceptance_length"] > 1.5
+    assert found["judged_tokens"] > 40
+    assert [text.split(":")[0] for text in found["refusals"]] == ["engine_admit"] * 3
+    assert "max_seq_len is" in found["refusals"][0]
+    assert "pages" in found["full"]
+
+
+def test_stop_tokens_end_texts_in_their_first_third() -> None:
+    plain = [Decoded("ar", 1, (5, 6, 7, 5, 8, 9)), Decoded("ar", 1, (5, 5, 5)), Decoded("ar", 1, (5,) * 9)]
+    plain.append(Decoded("ar", 1, (4, 4, 4, 3, 2, 2, 2, 2, 2, 2, 2, 2)))
+    asked, wanted = decode_long.stopping([Request((1,), 12)] * 4, plain)
+    assert [request.stop_tokens for request in asked] == [(6,), (), (), (3,)]
+    assert wanted == [(5, 6), (5, 5, 5), (5,) * 9, (4, 4, 4, 3)]

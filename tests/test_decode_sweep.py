@@ -41,6 +41,7 @@ def test_texts_are_equal_or_near_ties_or_wrong() -> None:
 
     requests = [Request((1,), 3)] * 4
     (record,) = decode_sweep.sweep(Loop(plain, found), requests, [Rounds("ddtree", 8)], lambda: judge)
+    assert record["widest_gap"] == 1e-6
     assert (record["texts"], record["equal"], record["near_ties"], record["wrong"]) == (4, 1, 1, [2, 3])
     assert dataclasses.asdict(Rounds("ddtree", 8))["tree_budget"] == record["tree_budget"]
 
