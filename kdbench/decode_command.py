@@ -65,7 +65,7 @@ def decode(
     temperature: Annotated[float, typer.Option("--temperature", help="0 is greedy.")] = 0.0,
     seed: Annotated[int, typer.Option("--seed", help="Of the draws.")] = 0,
     stages: Annotated[
-        bool, typer.Option("--stages", help="Decode once more with each stage of a round timed by itself.")
+        bool, typer.Option("--stages", help="Decode twice more, with time stamps between stages and between rounds.")
     ] = False,
     json_: Annotated[
         bool, typer.Option("--json", help="One JSON document on stdout, everything else on stderr.")
@@ -99,7 +99,9 @@ def _decode(asked: Asked, stages: bool, out: IO[str]) -> tuple[Decoded, str]:
         if result.refusal:
             raise InvalidArgument(result.refusal)
         if stages:
-            result = dataclasses.replace(result, stage_seconds=loop.profile([request], asked.rounds))
+            seconds = loop.profile([request], asked.rounds)
+            clock = loop.round_clock([request], asked.rounds)
+            result = dataclasses.replace(result, stage_seconds=seconds, idle_fraction=clock.idle_fraction)
     return result, str(target)
 
 
@@ -131,6 +133,8 @@ def _told(result: Decoded) -> str:
             for stage, seconds in result.stage_seconds.items()
         )
         told += f"\na round by stage, timed apart: {', '.join(stages)}"
+    if result.idle_fraction is not None:
+        told += f"; idle between rounds {100 * result.idle_fraction:.1f} %"
     return told
 
 

@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kdbench import decode_golden, decode_records
+from kdbench import decode_golden, decode_records, provenance
 from kdbench.decode import Decoded, DecodeLoop, EngineFull, Request, Rounds, shipped_model, summary
 from kdbench.decode_golden_writer import Judge, held_out_prompts, reference
 from kdbench.models.tokenizer import TextTokenizer
@@ -208,7 +208,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rounds = Rounds("ddtree", given.tree_budget)
         judged = run(loop, requests, rounds, reference(target), repeats=given.repeats, judged=given.judged)
         recorder = decode_records.Recorder(given.results, command)
-        print(json.dumps(recorder.record(decode_records.LONG, loop.engine, "tiny", judged)))
+        print(json.dumps(recorder.record(provenance.LONG, loop.engine, "tiny", judged)))
     return 2 if judged["wrong"] else 0
 
 

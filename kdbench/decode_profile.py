@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from kdbench import decode_clock, decode_records, decode_workloads
+from kdbench import decode_clock, decode_records, decode_workloads, provenance
 from kdbench.decode_subject import DecodeSubject
 from kdbench.errors import BackendUnavailable, KdbenchError
 from kdbench.golden import DigestMismatch
@@ -124,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             try:
                 subject.verify()
                 records.append(profile(subject, given.samples))
-                recorder.record(decode_records.PROFILE, subject.engine, workload.model, records[-1])
+                recorder.record(provenance.PROFILE, subject.engine, workload.model, records[-1])
             finally:
                 subject.engine.close()
         except BackendUnavailable as error:

@@ -17,14 +17,7 @@ from kdbench import __version__, decode_golden, machine
 from kdbench.decode import shipped_model
 from kdbench.engine import Engine
 from kdbench.peers import gpu_facts
-from kdbench.provenance import append
-
-SWEEP = "kdbench/decode-sweep/1"
-PROFILE = "kdbench/decode-profile/1"
-LONG = "kdbench/decode-long/1"
-SCHEMAS = (SWEEP, PROFILE, LONG)
-# Folder of a results directory.
-FOLDER = "decode"
+from kdbench.provenance import DECODE_FOLDER, append
 
 
 class Recorder:
@@ -41,7 +34,7 @@ class Recorder:
 
     def __init__(self, results_dir: Path | None, command: str) -> None:
         self.machine = machine.identity()["machine"]
-        self.path = None if results_dir is None else results_dir / FOLDER / f"{self.machine}.jsonl"
+        self.path = None if results_dir is None else results_dir / DECODE_FOLDER / f"{self.machine}.jsonl"
         self.run = uuid.uuid4().hex[:12]
         self._command = command
 
@@ -49,7 +42,7 @@ class Recorder:
         """The line of one result, appended to the file.
 
         Args:
-            schema: one of ``SCHEMAS``.
+            schema: of ``kdbench.provenance``.
             engine: that it is of.
             model: "tiny" for the shipped pair, whose digest goes along.
             content: the result itself.

@@ -33,6 +33,7 @@ class Decoded:
         output_tok_s: tokens over the time from the call to the last one.
         status: flags of the kernels.
         stage_seconds: seconds a round in each stage, from a run of its own that times stages; {} where none was made.
+        idle_fraction: share of the time in which the device waited between two rounds, likewise; None without.
         simulated: the drafts were golden tokens spoilt at random: times are real, acceptance is not.
     """
 
@@ -50,6 +51,7 @@ class Decoded:
     output_tok_s: float | None = None
     status: RequestStatus = _NO_FLAGS
     stage_seconds: Mapping[str, float] = field(default_factory=dict)
+    idle_fraction: float | None = None
     simulated: bool = False
 
     @property
@@ -82,6 +84,7 @@ class Decoded:
             "tpot_s": self.tpot_s,
             "output_tok_s": self.output_tok_s,
             "stage_seconds": dict(self.stage_seconds),
+            "idle_fraction": self.idle_fraction,
             "status": [flag.name for flag in self.status],
         }
 

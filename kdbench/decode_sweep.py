@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from kdbench import decode_golden, decode_records
+from kdbench import decode_golden, decode_records, provenance
 from kdbench.decode import Decoded, DecodeLoop, Request, Rounds, shipped_model, summary
 from kdbench.decode_golden_writer import Judge, held_out_prompts, reference
 from kdbench.models.tokenizer import TextTokenizer
@@ -125,10 +125,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         requests = [loop.request(prompt, max_new_tokens=given.new_tokens, stop=False) for prompt in prompts]
         for record in sweep(loop, requests, ways, lambda: reference(target)):
             records.append(record)
-            recorder.record(decode_records.SWEEP, loop.engine, "tiny", record)
+            recorder.record(provenance.SWEEP, loop.engine, "tiny", record)
             print(_told(record), file=sys.stderr, flush=True)
         dtype = loop.engine.dtype
-    print(json.dumps({"schema": decode_records.SWEEP, "backend": given.backend, "dtype": dtype, "ways": records}))
+    print(json.dumps({"schema": provenance.SWEEP, "backend": given.backend, "dtype": dtype, "ways": records}))
     return 2 if any(record["wrong"] for record in records) else 0
 
 

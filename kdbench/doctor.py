@@ -67,6 +67,7 @@ def examine(results_dir: str | os.PathLike[str] = "results") -> Report:
     Args:
         results_dir: where results would be written.
     """
+    from kdbench import doctor_decode as decoding
     from kdbench import doctor_hardware as hardware
     from kdbench import doctor_software as software
 
@@ -82,6 +83,10 @@ def examine(results_dir: str | os.PathLike[str] = "results") -> Report:
         ("CPU library", software.cpu_library, True),
         ("CUDA library", software.cuda_library, False),
         ("cupy", software.cupy, False),
+        ("BLAS", lambda: decoding.gemm_library("cpu"), False),
+        ("cuBLAS", lambda: decoding.gemm_library("cuda"), False),
+        ("model files", decoding.readers, False),
+        ("shipped model", decoding.model, False),
         ("GPU", hardware.gpu, False),
         ("CPU", hardware.cpu, False),
         ("clock governor", hardware.governor, False),

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kdbench import lint_peers, lint_shapes
+from kdbench import lint_decode, lint_peers, lint_shapes
 from kdbench.commits import read_history
 from kdbench.errors import KdbenchError
 from kdbench.lint_results import check_file
-from kdbench.provenance import MEASUREMENT, PEERS_FOLDER
+from kdbench.provenance import DECODE_FOLDER, MEASUREMENT, PEERS_FOLDER
 from kdbench.result_values import plain_text
 
 _MACHINE_KEYS = {"machine", "os", "arch", "cpu", "num_cpu", "ram", "gpu", "version"}
@@ -85,7 +85,7 @@ def lint(results_dir: Path, *, repo: Path | None = None, branches: Sequence[str 
             findings.append(Finding(name, "", problem, True))
         else:
             documents[path] = document
-    findings += _peers(results_dir)
+    findings += _beside(results_dir)
     if repo is None:
         on_branch = _commits_around(results_dir, branches, {each["commit_hash"] for each in documents.values()})
     else:
@@ -178,13 +178,15 @@ def _recorded(results_dir: Path) -> tuple[set[tuple[str, ...]], list[Finding]]:
     return found, findings
 
 
-def _peers(results_dir: Path) -> Iterator[Finding]:
-    for path in sorted((results_dir / PEERS_FOLDER).glob("*.jsonl")):
-        name = str(path.relative_to(results_dir))
-        try:
-            yield from (Finding(name, series, problem) for series, problem in lint_peers.check_file(path))
-        except OSError:
-            continue  # told of by _recorded, which reads every .jsonl
+def _beside(results_dir: Path) -> Iterator[Finding]:
+    """Of the records that are not about one benchmark."""
+    for folder, check in ((PEERS_FOLDER, lint_peers.check_file), (DECODE_FOLDER, lint_decode.check_file)):
+        for path in sorted((results_dir / folder).glob("*.jsonl")):
+            name = str(path.relative_to(results_dir))
+            try:
+                yield from (Finding(name, series, problem) for series, problem in check(path))
+            except OSError:
+                continue  # told of by _recorded, which reads every .jsonl
 
 
 def _commits(repo: Path, branches: Sequence[str | None] | None) -> set[str]:

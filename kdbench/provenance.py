@@ -29,6 +29,11 @@ RUN = "kdbench/run/1"
 PEER = "kdbench/peer/1"
 # Folder of a results directory that comparisons with other people's kernels are kept in.
 PEERS_FOLDER = "peers"
+# What the commands about the decode loop leave, and its folder.
+SWEEP = "kdbench/decode-sweep/1"
+PROFILE = "kdbench/decode-profile/1"
+LONG = "kdbench/decode-long/1"
+DECODE_FOLDER = "decode"
 # Where benchmark processes put their records; kdbench.asv_plugin sets it, and without it nothing is written.
 DIRECTORY_VARIABLE = "KDBENCH_RECORDS_DIR"
 # What the plugin tells about the harness's own commit, so that no benchmark process has to run git.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kdbench import decode_profile, decode_records, native
+from kdbench import decode_profile, native, provenance
 
 
 def line(workload: str, mode: str, tok_s: float, idle: float | None) -> dict[str, object]:
@@ -45,10 +45,10 @@ def test_a_round_is_told_by_its_parts(backend: str, tmp_path: Path, capsys: pyte
     options = ["--backend", backend, "--samples", "2", "--results", str(tmp_path)]
     assert decode_profile.main([*names, *options]) == 0
     assert capsys.readouterr().out.count("\n") == 4
-    (path,) = (tmp_path / decode_records.FOLDER).iterdir()
+    (path,) = (tmp_path / provenance.DECODE_FOLDER).iterdir()
     ar, tree = map(json.loads, path.read_text("utf-8").splitlines())
     for record in (ar, tree):
-        assert record["schema"] == decode_records.PROFILE
+        assert record["schema"] == provenance.PROFILE
         assert record["native_sha256"]
         assert record["model_sha256"]
         assert "decode_profile tiny-ar-n1" in record["command"]

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from kdbench import ceilings, doctor, machine, native
+from kdbench import doctor_decode as decoding
 from kdbench import doctor_hardware as hardware
 from kdbench import doctor_software as software
 from kdbench.doctor import Finding, Probe, Report, examine, guarded
@@ -244,3 +245,29 @@ def test_a_results_directory_that_cannot_be_written(monkeypatch: pytest.MonkeyPa
 
 def test_the_schema_is_named() -> None:
     assert doctor.Report(()).document() == {"schema": "kdbench/doctor/1", "can_measure": True, "probes": []}
+
+
+def test_what_decoding_needs_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from kdbench import blas, decode_golden
+
+    found = decoding.model()
+    assert found.state == "ok"
+    assert "tiny" in found.found
+    monkeypatch.setattr(decode_golden, "model_digest", lambda _: "0" * 64)
+    assert decoding.model().state == "broken"
+    monkeypatch.setattr("kdbench.models.__file__", str(tmp_path / "__init__.py"))
+    assert decoding.model().state == "missing"
+    monkeypatch.setattr(decoding, "_READERS", ("safetensors_that_nobody_has",))
+    assert decoding.readers().found == "no safetensors_that_nobody_has"
+    monkeypatch.setattr(blas, "find", lambda _: None)
+    assert decoding.gemm_library("cpu").state == decoding.gemm_library("cuda").state == "missing"
+    (tmp_path / "libblas.so").write_text("not ELF")
+    monkeypatch.setattr(blas, "find", lambda _: tmp_path / "libblas.so")
+    assert "cannot be loaded" in decoding.gemm_library("cpu").found
+    monkeypatch.setattr(blas, "find", lambda _: native.load("cpu").path)
+    assert "has no cublasGemmEx" in decoding.gemm_library("cuda").found
+
+
+def test_the_blas_that_is_found_is_tried() -> None:
+    pytest.importorskip("scipy_openblas32")
+    assert decoding.gemm_library("cpu").state == "ok"
