@@ -60,9 +60,9 @@ void Drafter::context(const void* features, const int32_t* starts, const int32_t
     const int32_t rows = batch * max_rows;
     const auto width = static_cast<int32_t>(config_.feature_width());
     gemm(queue_, dtype_, features, width, weights_.fc.data(), projected_.data(), dtype_, rows, width, hidden_size_);
-    const NormInput input = {projected_.data(),           nullptr,        nullptr,         nullptr, 0,
-                             weights_.hidden_norm.data(), d.rms_norm_eps, context_.data(), {},      0};
-    norm_gemm(queue_, dtype_, input, weights_.context_kv.data(), context_kv_.data(), dtype_, rows, hidden_size_,
+    const NormInput input = {projected_.data(),           nullptr,        nullptr,        nullptr, 0,
+                             weights_.hidden_norm.data(), d.rms_norm_eps, context_.data()};
+    norm_gemm(queue_, dtype_, input, weights_.context_kv.data(), context_kv_.data(), rows, hidden_size_,
               static_cast<int32_t>(config_.draft_kv_width()));
     char* const cache = cache_.as<char>() + first_slot * cache_slot_values() * static_cast<int64_t>(size_of(dtype_));
     draft_store(queue_, dtype_, heads_, context_kv_.data(), d.num_layers, weights_.k_norms.data(), d.rms_norm_eps,
@@ -70,23 +70,24 @@ void Drafter::context(const void* features, const int32_t* starts, const int32_t
                 config_.context_capacity(), batch, max_rows);
 }
 
-void Drafter::block(const int32_t* roots, const int32_t* seq_lens, const void* embedding, const void* lm_head,
-                    float* logits, int32_t batch, int32_t block) {
+const void* Drafter::block(const int32_t* roots, const int32_t* seq_lens, const void* embedding, int32_t batch,
+                           int32_t block) {
     const kdt_drafter_config& d = config_.drafter;
     const int32_t rows = batch * block;
     const int32_t query_values = d.num_heads * d.head_dim;
     const int32_t qkv_values = query_values + 2 * d.num_kv_heads * d.head_dim;
+    embed_block(queue_, dtype_, roots, d.mask_token_id, embedding, config_.target.vocab_size, hidden_size_,
+                residual_.data(), batch, block);
     void* residual = residual_.data();
     void* next = next_residual_.data();
     const auto norm_input = [&](const Memory& norm, const void* delta) {
-        return NormInput{residual, delta, next, nullptr, 0, norm.data(), d.rms_norm_eps, hidden_.data(), {}, 0};
+        return NormInput{residual, delta, next, nullptr, 0, norm.data(), d.rms_norm_eps, hidden_.data()};
     };
     for (int32_t i = 0; i < d.num_layers; ++i) {
         const DrafterLayer& layer = weights_.layers[static_cast<size_t>(i)];
-        NormInput input = norm_input(layer.input_norm, i == 0 ? nullptr : delta_.data());
-        if (i == 0) input.embedding = {roots, embedding, config_.target.vocab_size, block, d.mask_token_id};
-        norm_gemm(queue_, dtype_, input, layer.qkv.data(), qkv_.data(), dtype_, rows, hidden_size_, qkv_values);
-        std::swap(residual, next);
+        norm_gemm(queue_, dtype_, norm_input(layer.input_norm, i == 0 ? nullptr : delta_.data()), layer.qkv.data(),
+                  qkv_.data(), rows, hidden_size_, qkv_values);
+        if (i > 0) std::swap(residual, next);
         const char* const k_norm =
             weights_.k_norms.as<char>() + int64_t{i} * d.head_dim * static_cast<int64_t>(size_of(dtype_));
         const char* const cache = cache_.as<char>() + int64_t{i} * config_.max_batch * cache_slot_values() *
@@ -100,10 +101,9 @@ void Drafter::block(const int32_t* roots, const int32_t* seq_lens, const void* e
                        gate_up_.data(), product_.data(), delta_.data());
         std::swap(residual, next);
     }
-    NormInput last = norm_input(weights_.norm, delta_.data());
-    last.block = block;
-    norm_gemm(queue_, dtype_, last, lm_head, logits, KDT_F32, batch * (block - 1), hidden_size_,
-              config_.target.vocab_size);
+    block_norm(queue_, dtype_, residual, delta_.data(), weights_.norm.data(), d.rms_norm_eps, hidden_.data(), batch,
+               block, hidden_size_);
+    return hidden_.data();
 }
 
 }  // namespace kdt::engine

@@ -27,9 +27,9 @@ class Drafter {
     // feature width]. first_slot: whose cache request 0 has.
     void context(const void* features, const int32_t* starts, const int32_t* counts, int32_t first_slot, int32_t batch,
                  int32_t max_rows);
-    // Logits f32 [batch * (block - 1), vocab] of the positions behind roots, by the target's embedding and head.
-    void block(const int32_t* roots, const int32_t* seq_lens, const void* embedding, const void* lm_head, float* logits,
-               int32_t batch, int32_t block);
+    // Hidden rows act [batch * (block - 1), hidden] for the target's head: of the positions behind roots.
+    const void* block(const int32_t* roots, const int32_t* seq_lens, const void* embedding, int32_t batch,
+                      int32_t block);
 
     const Memory& cache() const { return cache_; }
     size_t cache_bytes() const { return cache_.bytes(); }

@@ -148,15 +148,6 @@ void add_rmsnorm(Queue&, Dtype, void* residual, const void* delta, void* feature
 // out[r, i] = silu(x[r, i]) * x[r, half + i], x [rows, 2 half].
 void silu_mul(Queue&, Dtype, const void* x, void* out, int32_t rows, int32_t half);
 
-// Rows of an embedding: row r is table[ids[r / block]] where it is the first of its `block` rows, else table[other]; an
-// id outside the table is row 0.
-struct Embedding {
-    const int32_t* ids;
-    const void* table;
-    int32_t vocab;
-    int32_t block;
-    int32_t other;
-};
 // The way into a pre-norm block: sum = residual + delta (delta NULL: the residual itself), kept in residual_out (apart
 // from residual; not written without delta) and feature (may be NULL; rows feature_stride apart); then rmsnorm(sum) *
 // norm, which may come by `hidden` [rows, in] on its way into the product.
@@ -169,15 +160,9 @@ struct NormInput {
     const void* norm;
     float eps;
     void* hidden;
-    // With ids: its rows are the residual, without delta, and residual_out is written.
-    Embedding embedding = {};
-    // Unless 0: of every `block` rows that there are the first is left out, and nothing is kept: `rows` are the others,
-    // packed. Not together with an embedding or a feature.
-    int32_t block = 0;
 };
-// y[rows, out] = normed * w[out, in]^T, act but for y, which is of y_dtype, f32 or act.
-void norm_gemm(Queue&, Dtype, const NormInput& input, const void* w, void* y, Dtype y_dtype, int32_t rows, int32_t in,
-               int32_t out);
+// y[rows, out] = normed * w[out, in]^T, all act.
+void norm_gemm(Queue&, Dtype, const NormInput& input, const void* w, void* y, int32_t rows, int32_t in, int32_t out);
 // product[rows, intermediate] = silu(gate) * up of normed * gate_up[2 intermediate, in]^T, which may come by `both`
 // [rows, 2 intermediate].
 void norm_gate(Queue&, Dtype, const NormInput& input, const void* gate_up, void* both, void* product, int32_t rows,

@@ -119,8 +119,9 @@ void Round::read_stamps(Stamps* stages, Stamps* whole) {
 void Round::draft(const Plan& plan) {
     const Slots state = slots_.state();
     drafter_->context(context_.data(), state.context_starts, state.context_counts, 0, batch_, context_rows());
-    drafter_->block(state.roots, state.seq_lens, target_.embedding(), target_.lm_head(), logits(), batch_,
-                    plan.horizon + 1);
+    const void* const hidden =
+        drafter_->block(state.roots, state.seq_lens, target_.embedding(), batch_, plan.horizon + 1);
+    target_.head_of(hidden, batch_ * plan.horizon, logits());
     stamp_stage(plan, at_draft_topk);
     workspaces_.call(Scratch::draft_topk, draft_topk_params(plan), kdt_draft_topk);
     if (plan.simulated_accept > 0.0f)

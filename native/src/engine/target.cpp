@@ -166,16 +166,8 @@ void Target::mixture(const MoeWeights& moe, int32_t rows) {
 }
 
 NormInput Target::norm_input(const Memory& norm, const void* delta) {
-    return {residual_.data(),
-            delta,
-            next_residual_.data(),
-            nullptr,
-            0,
-            norm.data(),
-            config_.target.rms_norm_eps,
-            hidden_.data(),
-            {},
-            0};
+    return {residual_.data(), delta, next_residual_.data(), nullptr, 0, norm.data(), config_.target.rms_norm_eps,
+            hidden_.data()};
 }
 
 // The sum of the last norm is the residual from here on.
@@ -200,6 +192,7 @@ void Target::forward(const Trees& trees, void* features) {
     const kdt_target_config& t = config_.target;
     const int32_t rows = trees.batch * trees.max_nodes;
     const int64_t width = config_.feature_width();
+    embed(queue_, dtype_, trees.token_ids, embedding(), t.vocab_size, hidden_size_, residual_.data(), rows);
     int32_t next_feature = 0;
     void* feature = nullptr;  // where the residual behind the last layer is wanted
     for (int32_t i = 0; i < t.num_layers; ++i) {
@@ -207,10 +200,8 @@ void Target::forward(const Trees& trees, void* features) {
         NormInput input = norm_input(layer.input_norm, i == 0 ? nullptr : delta_.data());
         input.feature = feature;
         input.feature_stride = width;
-        if (i == 0) input.embedding = {trees.token_ids, embedding(), t.vocab_size, 1, 0};
-        norm_gemm(queue_, dtype_, input, layer.first.data(), first_.data(), dtype_, rows, hidden_size_,
-                  query_width_ + kLatent);
-        turn_residual();
+        norm_gemm(queue_, dtype_, input, layer.first.data(), first_.data(), rows, hidden_size_, query_width_ + kLatent);
+        if (i > 0) turn_residual();
         attend(trees, layer, i);
         feed_forward(layer, rows);
         feature = nullptr;
@@ -218,25 +209,17 @@ void Target::forward(const Trees& trees, void* features) {
             config_.drafter.target_layer_ids[next_feature] == i)
             feature = static_cast<char*>(features) + bytes_of(next_feature++, hidden_size_, size_of(dtype_));
     }
-    // The head makes the last norm of the rows that it is asked for, unless all of them are a feature.
-    normed_ = feature != nullptr;
-    if (normed_)
-        add_rmsnorm(queue_, dtype_, residual_.data(), delta_.data(), feature, width, weights_.norm.data(),
-                    t.rms_norm_eps, hidden_.data(), rows, hidden_size_);
+    add_rmsnorm(queue_, dtype_, residual_.data(), delta_.data(), feature, width, weights_.norm.data(), t.rms_norm_eps,
+                hidden_.data(), rows, hidden_size_);
 }
 
 void Target::head(int32_t first_row, int32_t rows, float* logits) {
-    const size_t offset = bytes_of(first_row, hidden_size_, size_of(dtype_));
-    const int32_t vocab = config_.target.vocab_size;
-    if (normed_) {
-        gemm(queue_, dtype_, hidden_.as<char>() + offset, hidden_size_, lm_head(), logits, KDT_F32, rows, hidden_size_,
-             vocab);
-        return;
-    }
-    const NormInput input = {
-        residual_.as<char>() + offset, delta_.as<char>() + offset,  next_residual_.as<char>() + offset, nullptr, 0,
-        weights_.norm.data(),          config_.target.rms_norm_eps, hidden_.as<char>() + offset,        {},      0};
-    norm_gemm(queue_, dtype_, input, lm_head(), logits, KDT_F32, rows, hidden_size_, vocab);
+    head_of(hidden_.as<char>() + bytes_of(first_row, hidden_size_, size_of(dtype_)), rows, logits);
+}
+
+void Target::head_of(const void* hidden, int32_t rows, float* logits) {
+    gemm(queue_, dtype_, hidden, hidden_size_, weights_.lm_head(), logits, KDT_F32, rows, hidden_size_,
+         config_.target.vocab_size);
 }
 
 }  // namespace kdt::engine

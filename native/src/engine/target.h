@@ -35,13 +35,14 @@ class Target {
 
     // Scratch for forwards of this many trees and nodes: to be called before one is recorded.
     void reserve(int32_t batch, int32_t max_nodes);
-    // For head(). Latents go to slots seq_lens[b] + i. features: act [B * N, feature
+    // Leaves the normed output rows in hidden(). Latents go to slots seq_lens[b] + i. features: act [B * N, feature
     // width], or NULL.
     void forward(const Trees& trees, void* features);
     // logits f32 [rows, vocab] of `rows` rows of the last forward, from `first_row` on.
     void head(int32_t first_row, int32_t rows, float* logits);
-    const void* lm_head() const { return weights_.lm_head(); }
+    void head_of(const void* hidden, int32_t rows, float* logits);
 
+    void* hidden() const { return hidden_.data(); }
     const void* embedding() const { return weights_.embedding.data(); }
     char* kv_cache() const { return cache_.as<char>(); }
     size_t cache_bytes() const { return cache_.bytes(); }
@@ -53,7 +54,6 @@ class Target {
     void feed_forward(const TargetLayer& layer, int32_t rows);
     NormInput norm_input(const Memory& norm, const void* delta);
     void turn_residual();
-    bool normed_ = false;  // hidden_ holds the last norm of all rows
     void mixture(const MoeWeights& moe, int32_t rows);
 
     Queue& queue_;

@@ -4,23 +4,9 @@
 #ifndef KDT_ENGINE_UNFUSED_H
 #define KDT_ENGINE_UNFUSED_H
 
-#include <utility>
-
 #include "engine/ops.h"
 
 namespace kdt::engine {
-
-// The input with its embedding's rows in residual_out.
-inline NormInput embedded(Queue& queue, Dtype dtype, NormInput input, int32_t rows, int32_t in) {
-    const Embedding e = std::exchange(input.embedding, Embedding{});
-    if (e.ids == nullptr) return input;
-    if (e.block > 1)
-        embed_block(queue, dtype, e.ids, e.other, e.table, e.vocab, in, input.residual_out, rows / e.block, e.block);
-    else
-        embed(queue, dtype, e.ids, e.table, e.vocab, in, input.residual_out, rows);
-    input.residual = input.residual_out;
-    return input;
-}
 
 inline void mla_inputs_unfused(Queue& queue, Dtype dtype, const MlaInputs& a) {
     constexpr int32_t kHead = KDT_QK_NOPE_HEAD_DIM + KDT_QK_ROPE_HEAD_DIM;

@@ -55,9 +55,7 @@ struct NormCase {
                 2 * int64_t{shape.in},
                 dnorm.data(),
                 1e-6f,
-                hidden.data(),
-                {},
-                0};
+                hidden.data()};
     }
     void check_kept() const {
         CHECK_EQ(down(dtype, dresidual), residual);
@@ -89,80 +87,13 @@ TEST(ops_norm_gemm) {
             const NormCase c(random, dtype, shape);
             const auto w = random_values(random, dtype, static_cast<size_t>(shape.out) * shape.in);
             const Buffer dw = up(dtype, w), y = space(dtype, static_cast<size_t>(shape.rows) * shape.out);
-            norm_gemm(queue(), dtype, c.input(), dw.data(), y.data(), dtype, shape.rows, shape.in, shape.out);
+            norm_gemm(queue(), dtype, c.input(), dw.data(), y.data(), shape.rows, shape.in, shape.out);
             std::vector<double> wanted;
             for (int32_t r = 0; r < shape.rows; ++r)
                 for (int32_t o = 0; o < shape.out; ++o) wanted.push_back(c.product(w, r, o));
             check_near("norm_gemm", dtype, down(dtype, y), wanted, c.tolerance());
             c.check_kept();
         }
-}
-
-TEST(ops_norm_gemm_of_an_embedding_is_that_of_its_rows) {
-    Random random(75);
-    for (const Dtype dtype : kDtypes)
-        for (const int32_t in : {256, 72, 1032, 77})
-            for (const int32_t block : {1, 8}) {
-                const int32_t vocab = 11, batch = 5, rows = batch * block, out = 40;
-                const Buffer table = up(dtype, random_values(random, dtype, static_cast<size_t>(vocab * in)));
-                const Buffer ids = up(std::vector<int32_t>{3, 10, -1, 11, 0});
-                const Buffer norm = up(dtype, random_values(random, dtype, static_cast<size_t>(in)));
-                const Buffer w = up(dtype, random_values(random, dtype, static_cast<size_t>(out * in)));
-                const size_t count = static_cast<size_t>(rows * in), products = static_cast<size_t>(rows * out);
-                const Buffer rows_of_it = space(dtype, count), sum = space(dtype, count);
-                const Buffer hidden = space(dtype, count), ours = space(dtype, products),
-                             wanted = space(dtype, products);
-                NormInput input = {nullptr, nullptr, sum.data(), nullptr, 0, norm.data(), 1e-6f, hidden.data(), {}, 0};
-                input.embedding = {ids.as<int32_t>(), table.data(), vocab, block, 7};
-                norm_gemm(queue(), dtype, input, w.data(), ours.data(), dtype, rows, in, out);
-                if (block == 1)
-                    embed(queue(), dtype, ids.as<int32_t>(), table.data(), vocab, in, rows_of_it.data(), rows);
-                else
-                    embed_block(queue(), dtype, ids.as<int32_t>(), 7, table.data(), vocab, in, rows_of_it.data(), batch,
-                                block);
-                CHECK_EQ(down(dtype, sum), down(dtype, rows_of_it));
-                input.embedding = {};
-                input.residual = rows_of_it.data();
-                norm_gemm(queue(), dtype, input, w.data(), wanted.data(), dtype, rows, in, out);
-                CHECK_EQ(down(dtype, ours), down(dtype, wanted));
-            }
-}
-
-TEST(ops_norm_gemm_leaves_first_rows_of_blocks_out) {
-    Random random(76);
-    for (const Dtype dtype : kDtypes)
-        for (const int32_t in : {256, 72, 1032, 77})
-            for (const int32_t block : {2, 8}) {
-                const int32_t batch = 3, rows = batch * (block - 1), out = 40;
-                const size_t count = static_cast<size_t>(batch * block * in);
-                const auto residual = random_values(random, dtype, count), delta = random_values(random, dtype, count);
-                const auto norm = random_values(random, dtype, static_cast<size_t>(in));
-                const auto w = random_values(random, dtype, static_cast<size_t>(out * in));
-                const Buffer dr = up(dtype, residual), dd = up(dtype, delta), dn = up(dtype, norm), dw = up(dtype, w);
-                const Buffer hidden = space(dtype, static_cast<size_t>(rows * in));
-                const Buffer y = space(KDT_F32, static_cast<size_t>(rows * out));
-                NormInput input = {dr.data(), dd.data(), nullptr,       nullptr, 0,
-                                   dn.data(), 1e-6f,     hidden.data(), {},      block};
-                norm_gemm(queue(), dtype, input, dw.data(), y.data(), KDT_F32, rows, in, out);
-                std::vector<double> wanted;
-                for (int32_t r = 0; r < rows; ++r) {
-                    const size_t source = static_cast<size_t>(r + r / (block - 1) + 1) * static_cast<size_t>(in);
-                    std::vector<double> row;
-                    for (size_t i = source; i < source + static_cast<size_t>(in); ++i)
-                        row.push_back(rounded(dtype, residual[i] + delta[i]));
-                    const auto normed_row = normed(row, norm, 1e-6);
-                    for (int32_t o = 0; o < out; ++o) {
-                        double sum = 0.0;
-                        for (size_t i = 0; i < normed_row.size(); ++i)
-                            sum += rounded(dtype, static_cast<float>(normed_row[i])) *
-                                   w[static_cast<size_t>(o) * normed_row.size() + i];
-                        wanted.push_back(sum);
-                    }
-                }
-                const double tolerance = (dtype == KDT_F32 ? 2e-6 : 2e-3) * std::sqrt(static_cast<double>(in));
-                check_near("norm_gemm of blocks", KDT_F32, down(KDT_F32, y), wanted, tolerance);
-                CHECK_EQ(down(dtype, dr), residual);
-            }
 }
 
 TEST(ops_norm_gate) {

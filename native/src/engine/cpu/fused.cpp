@@ -8,13 +8,7 @@
 namespace kdt::engine {
 namespace {
 
-void norm_of(Queue& queue, Dtype dtype, const NormInput& given, int32_t rows, int32_t in) {
-    const NormInput input = embedded(queue, dtype, given, rows, in);
-    if (input.block > 0) {
-        block_norm(queue, dtype, input.residual, input.delta, input.norm, input.eps, input.hidden,
-                   rows / (input.block - 1), input.block, in);
-        return;
-    }
+void norm_of(Queue& queue, Dtype dtype, const NormInput& input, int32_t rows, int32_t in) {
     if (input.delta == nullptr) {
         // Nothing is added, so that the residual stays as it is.
         add_rmsnorm(queue, dtype, const_cast<void*>(input.residual), nullptr, input.feature, input.feature_stride,
@@ -29,10 +23,10 @@ void norm_of(Queue& queue, Dtype dtype, const NormInput& given, int32_t rows, in
 
 }  // namespace
 
-void norm_gemm(Queue& queue, Dtype dtype, const NormInput& input, const void* w, void* y, Dtype y_dtype, int32_t rows,
-               int32_t in, int32_t out) {
+void norm_gemm(Queue& queue, Dtype dtype, const NormInput& input, const void* w, void* y, int32_t rows, int32_t in,
+               int32_t out) {
     norm_of(queue, dtype, input, rows, in);
-    gemm(queue, dtype, input.hidden, in, w, y, y_dtype, rows, in, out);
+    gemm(queue, dtype, input.hidden, in, w, y, dtype, rows, in, out);
 }
 
 void norm_gate(Queue& queue, Dtype dtype, const NormInput& input, const void* gate_up, void* both, void* product,

@@ -37,16 +37,7 @@ struct RowsArgs {
     float eps;
     int rows;
     int in;
-    Embedding embedding;  // without ids: x it is
-    int block;            // as of NormInput
 };
-
-__device__ __forceinline__ const Bf16* source_of(const RowsArgs& args, int row) {
-    const Embedding& e = args.embedding;
-    if (e.ids == nullptr) return args.x + row * args.x_stride;
-    const int id = row % e.block == 0 ? e.ids[row / e.block] : e.other;
-    return static_cast<const Bf16*>(e.table) + (id >= 0 && id < e.vocab ? int64_t{id} * args.in : 0);
-}
 
 using NormedRows = Bf16[kTileRows][kRowStride];
 
@@ -59,19 +50,17 @@ __device__ __forceinline__ void norm_row(const RowsArgs& args, int row, bool kee
             *reinterpret_cast<uint4*>(to + at) = make_uint4(0, 0, 0, 0);
         return;
     }
-    const int source = args.block == 0 ? row : row + row / (args.block - 1) + 1;
-    const Bf16* const x = source_of(args, source);
     float values[kSteps][kChunk], weights[kSteps][kChunk];
     float squares = 0.0f;
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
         const int at = (s * kWarpSize + lane) * kChunk;
         if (at >= args.in) continue;
-        load_chunk(x + at, values[s]);
+        load_chunk(args.x + row * args.x_stride + at, values[s]);
         load_chunk(args.norm + at, weights[s]);
         if (args.delta != nullptr) {
             float more[kChunk];
-            load_chunk(args.delta + int64_t{source} * args.in + at, more);
+            load_chunk(args.delta + int64_t{row} * args.in + at, more);
 #pragma unroll
             for (int i = 0; i < kChunk; ++i) values[s][i] = rounded<Bf16>(values[s][i] + more[i]);
         }
@@ -120,7 +109,7 @@ __device__ __forceinline__ WeightRows weight_rows(const Bf16* w, int feature, in
 struct NormGemmArgs {
     RowsArgs rows;
     const Bf16* w;
-    void* y;
+    Bf16* y;
     int out;
 };
 
@@ -128,7 +117,7 @@ __device__ __forceinline__ float gated(float gate, float up) {
     return gate / (1.0f + expf(-gate)) * up;
 }
 
-template <int kSteps, bool kGated, class Y>
+template <int kSteps, bool kGated>
 __global__ void __launch_bounds__(kThreads) norm_and_multiply(const NormGemmArgs args) {
     constexpr int kUnroll = kSteps == 1 || kGated ? 1 : 2;  // all the weights, where a row is a step of each warp
     constexpr int kParts = kGated ? 2 : 1;
@@ -160,7 +149,7 @@ __global__ void __launch_bounds__(kThreads) norm_and_multiply(const NormGemmArgs
     if (row >= kTileRows || first_row + row >= args.rows.rows || feature + column >= args.out) return;
     float value = shared[0].total(kWarps, row, column);
     if constexpr (kGated) value = gated(value, shared[1].total(kWarps, row, column));
-    static_cast<Y*>(args.y)[int64_t{first_row + row} * args.out + feature + column] = from_float<Y>(value);
+    args.y[int64_t{first_row + row} * args.out + feature + column] = from_float<Bf16>(value);
 }
 
 // Small, bf16, and nothing that cannot be read in chunks.
@@ -168,19 +157,16 @@ bool fuses(Dtype dtype, const NormInput& input, const void* w, int in, int64_t o
     return dtype == KDT_BF16 && in <= kMaxIn && in % kChunk == 0 && in * out <= kSmallWeights &&
            in_chunks<Bf16>(input.residual, in) && in_chunks<Bf16>(input.delta, in) &&
            in_chunks<Bf16>(input.residual_out, in) && in_chunks<Bf16>(input.feature, input.feature_stride) &&
-           in_chunks<Bf16>(input.norm, in) && in_chunks<Bf16>(input.embedding.table, in) && in_chunks<Bf16>(w, in);
+           in_chunks<Bf16>(input.norm, in) && in_chunks<Bf16>(w, in);
 }
 
-template <bool kGated, class Y = Bf16>
+template <bool kGated>
 void launch_norm_gemm(Queue& queue, const NormInput& input, const void* w, void* y, int rows, int in, int out) {
     NormGemmArgs args = {};
     args.rows.x = static_cast<const Bf16*>(input.residual);
     args.rows.x_stride = in;
     args.rows.delta = static_cast<const Bf16*>(input.delta);
-    const bool is_new = input.delta != nullptr || input.embedding.ids != nullptr;
-    args.rows.sum = is_new && input.block == 0 ? static_cast<Bf16*>(input.residual_out) : nullptr;
-    args.rows.embedding = input.embedding;
-    args.rows.block = input.block;
+    args.rows.sum = input.delta == nullptr ? nullptr : static_cast<Bf16*>(input.residual_out);
     args.rows.feature = static_cast<Bf16*>(input.feature);
     args.rows.feature_stride = input.feature_stride;
     args.rows.norm = static_cast<const Bf16*>(input.norm);
@@ -188,11 +174,11 @@ void launch_norm_gemm(Queue& queue, const NormInput& input, const void* w, void*
     args.rows.rows = rows;
     args.rows.in = in;
     args.w = static_cast<const Bf16*>(w);
-    args.y = y;
+    args.y = static_cast<Bf16*>(y);
     args.out = out;
     const dim3 grid(static_cast<unsigned>(ceil_div(out, kNarrowFeatures)),
                     static_cast<unsigned>(ceil_div(rows, kTileRows)));
-    const auto kernel = in <= kLaneRow ? norm_and_multiply<1, kGated, Y> : norm_and_multiply<kMaxSteps, kGated, Y>;
+    const auto kernel = in <= kLaneRow ? norm_and_multiply<1, kGated> : norm_and_multiply<kMaxSteps, kGated>;
     cuda::launch_overlapped(kernel, grid, kThreads, queue.impl()->stream, args);
 }
 
@@ -252,23 +238,15 @@ __global__ void __launch_bounds__(kThreads) make_mla_inputs(const MlaArgs args) 
 
 }  // namespace
 
-void norm_gemm(Queue& queue, Dtype dtype, const NormInput& input, const void* w, void* y, Dtype y_dtype, int32_t rows,
-               int32_t in, int32_t out) {
+void norm_gemm(Queue& queue, Dtype dtype, const NormInput& input, const void* w, void* y, int32_t rows, int32_t in,
+               int32_t out) {
     if (rows == 0) return;
     if (fuses(dtype, input, w, in, out)) {
-        if (y_dtype == KDT_F32)
-            launch_norm_gemm<false, float>(queue, input, w, y, rows, in, out);
-        else
-            launch_norm_gemm<false>(queue, input, w, y, rows, in, out);
+        launch_norm_gemm<false>(queue, input, w, y, rows, in, out);
         return;
     }
-    const NormInput apart = embedded(queue, dtype, input, rows, in);
-    if (input.block > 0)
-        block_norm(queue, dtype, apart.residual, apart.delta, apart.norm, apart.eps, apart.hidden,
-                   rows / (apart.block - 1), apart.block, in);
-    else
-        add_rmsnorm_apart(queue, dtype, apart, rows, in);
-    gemm(queue, dtype, input.hidden, in, w, y, y_dtype, rows, in, out);
+    add_rmsnorm_apart(queue, dtype, input, rows, in);
+    gemm(queue, dtype, input.hidden, in, w, y, dtype, rows, in, out);
 }
 
 void norm_gate(Queue& queue, Dtype dtype, const NormInput& input, const void* gate_up, void* both, void* product,
