@@ -103,35 +103,37 @@ def run(
     for place, request in zip(reversed(places), reversed(bad), strict=True):
         line.insert(place, request)
     wrong: list[str] = []
-    host, device, texts = [], [], []
+    host, device = [], []
+    first: list[tuple[int, ...]] = []
+    said: list[tuple[int, ...]] = []
     start = time.perf_counter()
     for _ in range(repeats):
         found = loop.generate(line, rounds)
         refused = [found.pop(place) for place in reversed([at + i for i, at in enumerate(places)])]
         wrong += [f"a hopeless request was {one.finish_reason}" for one in refused if one.finish_reason != "refused"]
         wrong += [f"request {i} was refused: {one.refusal}" for i, one in enumerate(found) if one.refusal]
-        texts.append([one.tokens for one in found])
+        said = [one.tokens for one in found]
+        first = first or said
+        if said != first:
+            wrong.append("the same requests came to other texts the next time")
         host.append(_resident_bytes())
         device.append(_device_bytes(loop))
     seconds = time.perf_counter() - start
     whole = summary(found)
-    if any(each != texts[0] for each in texts[1:]):
-        wrong.append("the same requests came to other texts the next time")
-    parted = [index for index, text in enumerate(texts[-1]) if text != wanted[index]]
+    parted = [index for index, text in enumerate(said) if text != wanted[index]]
     if parted and loop.engine.backend == "cpu":
         wrong += [f"request {index} says something else than plain decoding" for index in parted]
     near, read = 0, 0
     whole_texts = [index for index, request in enumerate(asked) if not request.stop_tokens]
     for index in whole_texts[:: max(1, len(whole_texts) // judged)][:judged]:
-        said = texts[-1][index]
-        text = [*asked[index].prompt, *said]
+        text = [*asked[index].prompt, *said[index]]
         for at, (best, gap) in enumerate(judge(text[:-1], len(asked[index].prompt) - 1)):
             read += 1
-            if best == said[at]:
+            if best == said[index][at]:
                 continue
             near += 1
             if gap >= bound:
-                wrong.append(f"token {at} of request {index} is {said[at]}, and {best} is {gap:.2g} ahead")
+                wrong.append(f"token {at} of request {index} is {said[index][at]}, and {best} is {gap:.2g} ahead")
     if host[-1] - host[1] > _STEADY_BYTES:
         wrong.append(f"resident bytes after each time: {host}")
     # Other processes' memory comes and goes; what leaks grows each time.
@@ -145,7 +147,7 @@ def run(
         "max_new_tokens": max(request.max_new_tokens for request in asked),
         "slots": loop.engine.max_batch,
         "pages": loop.engine.info()["pages"],
-        "tokens": sum(map(len, texts[-1])),
+        "tokens": sum(map(len, said)),
         "stopped_early": sum(one.finish_reason == "stop" for one in found),
         "refused": len(bad),
         "refusals": [one.refusal for one in reversed(refused)],

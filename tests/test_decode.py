@@ -242,17 +242,29 @@ def test_stages_are_timed_apart(loop: DecodeLoop) -> None:
     assert found.stage_seconds["verify"] > found.stage_seconds["tree_accept"]
 
 
-def test_simulated_acceptance_is_what_was_asked_for_and_says_so(loop: DecodeLoop) -> None:
-    (golden,) = loop.generate([Request(prompts(1)[0], 200)], Rounds("ar"))
-    request = Request(prompts(1)[0], 190, golden_tokens=golden.tokens)
+def settled(models: Path, loop: DecodeLoop, request: Request, rounds: Rounds) -> Decoded:
+    """A text of its own golden tokens; on CUDA a mode may part from plain decoding at a near-tie."""
+    (plain,) = loop.generate([dataclasses.replace(request, max_new_tokens=request.max_new_tokens + 10)], Rounds("ar"))
+    golden = plain.tokens
+    for _ in range(8):
+        (found,) = loop.generate([dataclasses.replace(request, golden_tokens=golden)], rounds)
+        if found.tokens == golden[: len(found.tokens)]:
+            return found
+        assert loop.engine.backend == "cuda", f"{found.tokens} and {golden}"
+        at = next(i for i, (a, b) in enumerate(zip(found.tokens, golden, strict=False)) if a != b)
+        assert greedy_gaps(models / "target", request.prompt, found.tokens[: at + 1])[at] < ROUNDING
+        golden = found.tokens
+    pytest.fail("the text parts from itself again and again")
+
+
+def test_simulated_acceptance_is_what_was_asked_for_and_says_so(models: Path, loop: DecodeLoop) -> None:
+    request = Request(prompts(1)[0], 190)
     for rounds in (Rounds("chain", simulated_accept=1.0), Rounds("ddtree", 64, simulated_accept=1.0)):
-        (found,) = loop.generate([request], rounds)
+        found = settled(models, loop, request, rounds)
         assert found.simulated
-        assert found.tokens == golden.tokens[:190]
         # A whole block a round, but for the last one; a tree may spend its nodes on width instead of depth.
         assert found.acceptance_length == pytest.approx(8, abs=0.35) or rounds.mode == "ddtree"
         assert (found.acceptance_length or 0) > 4
-    (half,) = loop.generate([request], Rounds("chain", simulated_accept=0.5))
+    half = settled(models, loop, request, Rounds("chain", simulated_accept=0.5))
     # 1 + 1/2 + 1/4 + ... tokens.
     assert half.acceptance_length == pytest.approx(2, abs=0.4)
-    assert half.tokens == golden.tokens[:190]
