@@ -124,6 +124,17 @@ def run(
     if parted and loop.engine.backend == "cpu":
         wrong += [f"request {index} says something else than plain decoding" for index in parted]
     near, read = 0, 0
+    for index in parted if loop.engine.backend == "cuda" else []:
+        at = next((i for i, (a, b) in enumerate(zip(said[index], wanted[index], strict=False)) if a != b), None)
+        if at is None:
+            wrong.append(f"request {index} ends elsewhere than plain decoding")
+            continue
+        known = [*asked[index].prompt, *said[index][:at]]
+        ((_, gap),) = judge(known, len(known) - 1)
+        if gap >= bound:
+            wrong.append(
+                f"request {index} parts from plain decoding at token {at}, where {gap:.2g} is between the best"
+            )
     whole_texts = [index for index, request in enumerate(asked) if not request.stop_tokens]
     for index in whole_texts[:: max(1, len(whole_texts) // judged)][:judged]:
         text = [*asked[index].prompt, *said[index]]
