@@ -61,8 +61,10 @@ bench: $(VENV)/.bench $(VENV)/.native
 report: $(VENV)/.bench
 	$(BIN)/kdbench report --results results --out $(REPORT)
 
+# Files run side by side; a file's own tests stay together, since they share what it has built.
+TEST_JOBS ?= 2
 test: $(VENV)/.test $(VENV)/.native
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile
 
 # Everything that only a GPU can show: C++ tests, sanitizers, GPU tests. GPU_PYTHON may be an interpreter outside .venv.
 GPU_PYTHON ?= $(BIN)/python
