@@ -16,6 +16,7 @@ from asv_runner.benchmarks import benchmark_types
 from asv_runner.benchmarks._base import Benchmark, _get_first_attr
 
 from kdbench import native, provenance, workloads
+from kdbench.calibration_kernels import Calibration
 from kdbench.errors import BackendUnavailable
 from kdbench.timing import SAMPLES_PER_PROCESS, Subject
 
@@ -86,9 +87,12 @@ class KernelBenchmark(SkippingBenchmark):
     def run(self, *params: str) -> dict[str, Any]:
         """Time the prepared call; asv's ``-a repeat=N`` and ``--quick`` set the number of samples."""
         samples = int(_get_first_attr(self._attr_sources, "repeat", SAMPLES_PER_PROCESS))
+        subject = self.func.__self__.subject
+        calibration = Calibration(subject.backend)
+        before = calibration.read()
         measurement = self.func(*params)(samples)
-        suite = self.func.__self__
-        provenance.record_measurement(suite.subject, self.name, self.version, self.named_params(), measurement)
+        readings = calibration.record(before, calibration.read())
+        provenance.record_measurement(subject, self.name, self.version, self.named_params(), measurement, readings)
         return {"samples": list(measurement.samples), "number": 1}
 
 

@@ -16,6 +16,7 @@ from asv_runner.benchmarks.track import TrackBenchmark
 
 from kdbench import decode_workloads, native, provenance
 from kdbench.asv_benchmark import MIN_EFFECT, ROUNDS, SkippingBenchmark
+from kdbench.calibration_kernels import Calibration
 from kdbench.decode_clock import DecodeMeasurement
 from kdbench.decode_subject import DecodeSubject
 from kdbench.errors import BackendUnavailable
@@ -46,9 +47,12 @@ class DecodeBenchmark(SkippingBenchmark):
     def run(self, *params: str) -> dict[str, Any]:
         """Time; asv's ``-a repeat=N`` and ``--quick`` set the number of samples."""
         samples = int(_get_first_attr(self._attr_sources, "repeat", decode_workloads.SAMPLES))
+        subject = self.func.__self__.subject
+        calibration = Calibration(subject.backend)
+        before = calibration.read()
         measurement: DecodeMeasurement = self.func(*params)(samples)
-        suite = self.func.__self__
-        _record(self, suite.subject, {"samples_s": list(measurement.samples), **_timing(measurement)})
+        readings = calibration.record(before, calibration.read())
+        _record(self, subject, {"samples_s": list(measurement.samples), **_timing(measurement)}, readings)
         return {"samples": list(measurement.samples), "number": 1}
 
 
@@ -77,10 +81,14 @@ class DirectedTrack(SkippingBenchmark, TrackBenchmark):
 
     def run(self, *params: str) -> Any:
         """The value; a ``DecodeSuite`` leaves what should be recorded beside it in ``facts``."""
-        value = super().run(*params)
-        if self._suite is not None:
-            value = float(value)
-            _record(self, self._suite.subject, {"value": value, **self._suite.facts})
+        if self._suite is None:
+            return super().run(*params)
+        subject = self._suite.subject
+        calibration = Calibration(subject.backend)
+        before = calibration.read()
+        value = float(super().run(*params))
+        readings = calibration.record(before, calibration.read())
+        _record(self, subject, {"value": value, **self._suite.facts}, readings)
         return value
 
 
@@ -134,7 +142,12 @@ def _metadata() -> dict[str, Any]:
     return {name: workload.metadata() for name, workload in decode_workloads.REGISTRY.items()}
 
 
-def _record(benchmark: SkippingBenchmark, subject: DecodeSubject, timing: Mapping[str, Any]) -> None:
+def _record(
+    benchmark: SkippingBenchmark,
+    subject: DecodeSubject,
+    timing: Mapping[str, Any],
+    calibration: Mapping[str, Any],
+) -> None:
     workload = subject.workload
     provenance.record_series(
         benchmark.name,
@@ -150,4 +163,5 @@ def _record(benchmark: SkippingBenchmark, subject: DecodeSubject, timing: Mappin
         },
         library=subject.library,
         timing=timing,
+        calibration=calibration,
     )

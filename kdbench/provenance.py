@@ -54,9 +54,18 @@ def append(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def record_measurement(
-    subject: Subject, benchmark: str, version: str, params: Mapping[str, str], measurement: Measurement
+    subject: Subject,
+    benchmark: str,
+    version: str,
+    params: Mapping[str, str],
+    measurement: Measurement,
+    calibration: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write what one benchmark process measured, when somebody asked for records."""
+    """Write what one benchmark process measured, when somebody asked for records.
+
+    Args:
+        calibration: as from ``kdbench.calibration_kernels.Calibration.record``.
+    """
     workload, library = subject.workload, subject.library
     _record(
         {
@@ -89,6 +98,7 @@ def record_measurement(
                 "notes": list(measurement.notes),
             },
             "roofline": _roofline(subject, measurement),
+            "calibration": calibration,
             "machine": machine.covariates(),
         }
     )
@@ -118,6 +128,7 @@ def record_series(
     workload: Mapping[str, Any],
     library: Library,
     timing: Mapping[str, Any],
+    calibration: Mapping[str, Any] | None = None,
 ) -> None:
     """Write what one process measured of something that is no kernel call, when somebody asked for records.
 
@@ -125,6 +136,7 @@ def record_series(
         workload: with "name" and what its answer was checked against; that it passed is what the record says.
         library: the one that was measured.
         timing: samples, and whatever else tells how they came to be.
+        calibration: as of ``record_measurement``.
     """
     _record(
         {
@@ -134,6 +146,7 @@ def record_series(
             "library": library_facts(library),
             "timing": dict(timing),
             "roofline": None,
+            "calibration": calibration,
             "machine": machine.covariates(),
         }
     )
