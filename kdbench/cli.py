@@ -30,6 +30,7 @@ from rich.text import Text
 from kdbench import __version__
 from kdbench.decode_command import decode
 from kdbench.errors import KdbenchError
+from kdbench.noise_command import noise
 from kdbench.peers.cli import peers
 from kdbench.terminal import finish, progress, stderr, table
 from kdbench.units import count
@@ -245,6 +246,7 @@ def version() -> None:
 
 app.command(epilog=_EXIT_CODES)(peers)
 app.command(epilog=_EXIT_CODES)(decode)
+app.command(epilog=_EXIT_CODES)(noise)
 
 
 def _check_repo(repo: Path | None) -> None:

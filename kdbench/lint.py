@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kdbench import lint_decode, lint_peers, lint_shapes
+from kdbench import lint_decode, lint_noise, lint_peers, lint_shapes, noise_records
 from kdbench.commits import read_history
 from kdbench.errors import KdbenchError
 from kdbench.lint_results import check_file
@@ -179,9 +179,13 @@ def _recorded(results_dir: Path) -> tuple[set[tuple[str, ...]], list[Finding]]:
 
 
 def _beside(results_dir: Path) -> Iterator[Finding]:
-    """Of the records that are not about one benchmark."""
-    for folder, check in ((PEERS_FOLDER, lint_peers.check_file), (DECODE_FOLDER, lint_decode.check_file)):
-        for path in sorted((results_dir / folder).glob("*.jsonl")):
+    """Of the records that are not about one commit's benchmark."""
+    for pattern, check in (
+        (f"{PEERS_FOLDER}/*.jsonl", lint_peers.check_file),
+        (f"{DECODE_FOLDER}/*.jsonl", lint_decode.check_file),
+        (f"*/{noise_records.FILE}", lint_noise.check_file),
+    ):
+        for path in sorted(results_dir.glob(pattern)):
             name = str(path.relative_to(results_dir))
             try:
                 yield from (Finding(name, series, problem) for series, problem in check(path))

@@ -44,6 +44,11 @@ def change_interval(low: float, high: float) -> str:
     return f"{change(low).removesuffix(f'{_THIN}%')} … {change(high)}"
 
 
+def percent(fraction: float) -> str:
+    """A size in per cent, two significant digits: 0.26 %, 12 %."""
+    return f"{100.0 * fraction:.2g}{_THIN}%" if fraction < 0.1 else f"{100.0 * fraction:,.0f}{_THIN}%"
+
+
 def count(number: int, noun: str) -> str:
     """A number of things: 1 commit, 2 commits, 2 processes."""
     plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
