@@ -134,6 +134,21 @@ def test_series_are_the_newest_commit_with_values_as_asv_stored_them(
     assert ours["a", "cuda"]["value"] is None
 
 
+def test_what_a_series_shows_stands_beside_its_verdict(tmp_path: Path) -> None:
+    """Noise between processes of 0.1 % and of 6 %: the second cannot show what it should, and that is marked."""
+    spreads = {"m.C.quiet": 0.001, "m.C.noisy": 0.06}
+    directory, rng = AsvDirectory(tmp_path, [benchmark(name) for name in spreads]), np.random.default_rng(5)
+    for at in range(3):
+        cells = {name: [processes(rng, 1e-5, sd)] for name, sd in spreads.items()}
+        directory.add(f"{at + 1}" * 40, cells, day=at)
+    document, page = build(tmp_path)
+    sees = {row["name"]: row["can_see_percent"] for row in document["series"]}
+    assert 0.1 < sees["m.C.quiet"] < 1.0
+    assert 8.0 < sees["m.C.noisy"] < 60.0
+    for name, style in (("m.C.quiet", "under"), ("m.C.noisy", "under bad")):
+        assert f'<span class="{style}">can see ≥ {units.percent(sees[name] / 100)}</span>' in page
+
+
 def test_a_slow_newest_commit_is_the_headline(tmp_path: Path) -> None:
     hashes = planted(tmp_path / "results", tmp_path / "repo", commits=5, slow_at=4, effect=1.3)
     content, page = build(tmp_path / "results", tmp_path / "repo")

@@ -9,8 +9,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from kdbench import __version__, ceilings, peer_results
+import pandas as pd
+
+from kdbench import __version__, ceilings, noise_records, peer_results
 from kdbench.analysis import changes, newest, refuse, roofline
+from kdbench.analysis.noise import from_results
 from kdbench.errors import KdbenchError
 from kdbench.report import decode, peers
 from kdbench.report.document import SCHEMA, document, to_json
@@ -48,8 +51,11 @@ def build(
     latest = newest(judged)
     rates = ceilings.read(results_dir)
     rooflines = roofline(frame, rates)
+    # What was measured for its own sake comes last, and counts.
+    known = [each for each in (from_results(frame), noise_records.read(results_dir)) if len(each)]
+    noise = pd.concat(known) if known else None
     page = render(
-        places(latest, judged, facts, Floors(rooflines, rates, gpus)),
+        places(latest, judged, facts, Floors(rooflines, rates, gpus), noise),
         source=Path(results_dir).resolve().name,
         version=__version__,
         now=datetime.now(UTC),
@@ -57,7 +63,7 @@ def build(
         peers=peers.tables(beside),
         decode=decode.tables(frame),
     )
-    return document(latest, judged, complaints, rooflines, peers.entries(beside), decode.entries(frame)), page
+    return document(latest, judged, complaints, rooflines, peers.entries(beside), decode.entries(frame), noise), page
 
 
 def write(

@@ -12,6 +12,7 @@ import pandas as pd
 
 from kdbench.analysis import events
 from kdbench.analysis.roofline import KEYS
+from kdbench.report.noise import Sight
 
 SCHEMA = "kdbench/report/1"
 
@@ -23,6 +24,7 @@ def document(
     rooflines: pd.DataFrame | None = None,
     peers: Sequence[dict[str, Any]] = (),
     decode: Sequence[dict[str, Any]] = (),
+    noise: pd.DataFrame | None = None,
 ) -> dict[str, Any]:
     """Everything the page says, as one JSON object.
 
@@ -33,18 +35,24 @@ def document(
         rooflines: as from ``kdbench.analysis.roofline``.
         peers: as from ``kdbench.report.peers.entries``.
         decode: as from ``kdbench.report.decode.entries``.
+        noise: as ``kdbench.analysis.noise.mde_for`` takes it.
 
     Returns:
-        ``series``: one entry a series at its newest commit, with its ``roofline`` (null without one); ``changes``:
-        every commit of the history that made a series slower or faster, or that lost it ("missing": failed after a
-        number); ``summary``: series a verdict; ``peers``: the newest comparison of each workload with other people's
-        kernels; ``decode``: tok/s of the decode loop at each commit, split into acceptance_length and round time.
+        ``series``: one entry a series at its newest commit, with its ``roofline`` and ``can_see_percent`` (null where
+        they are not known); ``changes``: every commit of the history that made a series slower or faster, or that lost
+        it ("missing": failed after a number); ``summary``: series a verdict; ``peers``: the newest comparison of each
+        workload with other people's kernels; ``decode``: tok/s of the decode loop at each commit, split into
+        acceptance_length and round time.
     """
     floors = {} if rooflines is None else {_place(row): _roofline(row) for row in _records(rooflines)}
+    sight = Sight(noise)
     return {
         "schema": SCHEMA,
         "summary": {str(key): int(value) for key, value in newest["verdict"].value_counts().items()},
-        "series": [{**_series(row), "roofline": floors.get(_place(row))} for row in _records(newest)],
+        "series": [
+            {**_series(row), "can_see_percent": _percent(sight.of(row)), "roofline": floors.get(_place(row))}
+            for row in _records(newest)
+        ],
         "changes": [_change(row) for row in _records(events(changes))],
         "peers": list(peers),
         "decode": list(decode),
@@ -130,6 +138,10 @@ def _comparison(row: dict[str, Any]) -> dict[str, Any]:
 
 def _number(value: Any) -> float | None:
     return float(value) if value is not None and math.isfinite(value) else None
+
+
+def _percent(fraction: float | None) -> float | None:
+    return None if fraction is None else 100.0 * fraction
 
 
 def _text(value: Any) -> str | None:

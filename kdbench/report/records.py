@@ -44,6 +44,8 @@ class Row:
         word: the verdict, with "missing" told apart into "failed", "n/a" and "absent".
         params: (name, value) pairs.
         note: which commit it is compared with, when that is not its place's usual one; else "".
+        sees: the smallest change that its noise lets one see, e.g. "can see ≥ 0.9 %"; "" where that is not known.
+        blind: that is more than the change that matters.
         since: the earlier commit whose slowdown still stands, or None.
     """
 
@@ -56,6 +58,8 @@ class Row:
     change_interval: str
     reason: str
     note: str
+    sees: str
+    blind: bool
     since: CommitLabel | None
     higher_is_better: bool
     floor: FloorCell | None

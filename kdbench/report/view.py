@@ -14,6 +14,7 @@ import pandas as pd
 from kdbench import units
 from kdbench.analysis import events
 from kdbench.report.floors import Floors
+from kdbench.report.noise import Sight
 from kdbench.report.records import CommitLabel, Event, FloorCell, Place, Row
 from kdbench.report.sparkline import Point, draw
 
@@ -24,7 +25,11 @@ _URGENCY = ("slower", "failed", "ambiguous", "faster", "same", "new", "absent", 
 
 
 def places(
-    newest: pd.DataFrame, changes: pd.DataFrame, facts: Mapping[str, Mapping[str, str]], floors: Floors
+    newest: pd.DataFrame,
+    changes: pd.DataFrame,
+    facts: Mapping[str, Mapping[str, str]],
+    floors: Floors,
+    noise: pd.DataFrame | None = None,
 ) -> tuple[Place, ...]:
     """One Place per machine and environment; where something was measured last comes first.
 
@@ -32,19 +37,27 @@ def places(
         newest, changes: as from ``kdbench.analysis``.
         facts: machine name -> its machine.json, as from ``kdbench.results.machine_facts``.
         floors: how near each series comes to what its machine could do.
+        noise: as ``kdbench.analysis.noise.mde_for`` takes it; None when it is not known.
     """
+    sight = Sight(noise)
     found = []
     by_place = list(changes.groupby(["machine", "env"], sort=True))
     by_place.sort(key=lambda place: -place[1]["order"].max())
     for key, judged in by_place:
         machine, env = str(key[0]), str(key[1])
         here = newest[(newest["machine"] == machine) & (newest["env"] == env)]
-        found.append(_place(machine, env, here, judged, facts.get(machine, {}), floors))
+        found.append(_place(machine, env, here, judged, facts.get(machine, {}), floors, sight))
     return tuple(found)
 
 
 def _place(
-    machine: str, env: str, here: pd.DataFrame, judged: pd.DataFrame, facts: Mapping[str, str], floors: Floors
+    machine: str,
+    env: str,
+    here: pd.DataFrame,
+    judged: pd.DataFrame,
+    facts: Mapping[str, str],
+    floors: Floors,
+    sight: Sight,
 ) -> Place:
     known = judged.drop_duplicates("commit").sort_values("order")
     labels = {str(row["commit"]): _commit_label(row) for row in known.to_dict("records")}
@@ -56,7 +69,7 @@ def _place(
     order = dict(zip(known["commit"], known["order"], strict=True))
     between = int(order[head] - order[before] - 1) if before else 0
     rows = [
-        _row(row, lines[(row["name"], row["params"])], axis, labels, before, floors.cell(row))
+        _row(row, lines[(row["name"], row["params"])], axis, labels, before, floors.cell(row), sight.of(row))
         for row in here.to_dict("records")
     ]
     shown = [row for row in rows if row.word != "n/a"]
@@ -114,6 +127,7 @@ def _row(
     labels: Mapping[str, CommitLabel],
     usual: str,
     floor: FloorCell | None,
+    sees: float | None,
 ) -> Row:
     word = _word(row)
     if word == "n/a" and (line["status"] == "ok").any():
@@ -132,6 +146,8 @@ def _row(
         change_interval=units.change_interval(row["change_low"], row["change_high"]),
         reason=row["reason"],
         note=_note(row, usual),
+        sees="" if sees is None else f"can see ≥ {units.percent(sees)}",
+        blind=sees is not None and math.isfinite(row["threshold"]) and sees > row["threshold"],
         since=labels[standing["commit"].iloc[-1]] if len(standing) else None,
         higher_is_better=row["direction"] == "higher",
         floor=floor,
