@@ -53,9 +53,10 @@ def noise(
     if not 0 < min_effect < 1:
         raise InvalidArgument(f"--min-effect {min_effect}: a fraction between 0 and 1 is expected, 0.02 for 2 %")
     failed: dict[str, str] = {}
+    machine_changes: list[dict[str, Any]] = []
     code, path = OK, None
     if recorded:
-        rows = _recorded(results, bench, machine)
+        rows, machine_changes = _recorded(results, bench, machine)
     else:
         names = _names(bench, kernel, backend, tag, mode)
         rows, failed, interrupted, path = _measured(
@@ -67,8 +68,11 @@ def noise(
     lines = [_blind(row) for row in blind] + [f"{name} failed: {why}" for name, why in failed.items()]
     lines.append(f"MDE: the change that {PROCESSES} processes a side find in 9 of 10 cases, two-sided at 1 %.")
     out = progress(json_)
+    if machine_changes:
+        shown = [[each[key][:10] for key in ("machine", "commit")] + [each["detail"]] for each in machine_changes]
+        told.append(table(("machine", "since", "what changed about it"), shown))
     for each in told:
-        out.print(each)
+        out.print(each, "")
     content = {
         "schema": "kdbench/noise/1",
         "path": str(path) if path else None,
@@ -76,6 +80,7 @@ def noise(
         "series": rows,
         "too_noisy": [row["series"] for row in blind],
         "failed": failed,
+        "machine_changes": machine_changes,
         "interrupted": code == INTERRUPTED,
     }
     finish(json_, content, Text("\n".join(lines)))
@@ -148,19 +153,27 @@ def _measured(
     return rows, session.failed, session.interrupted, path
 
 
-def _recorded(results: Path, bench: str | None, machine: str | None) -> list[dict[str, Any]]:
+def _recorded(
+    results: Path, bench: str | None, machine: str | None
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    from kdbench.analysis.covariates import machine_labels
     from kdbench.analysis.noise import PROCESSES, from_results, mde
+    from kdbench.result_records import read_records
     from kdbench.results import load
 
     _pattern(bench)
-    frame = from_results(load(results))
+    history = load(results)
     if machine is not None:
-        frame = frame[frame["machine"] == machine]
+        history = history[history["machine"] == machine]
+    frame = from_results(history)
+    line = history[history["order"] >= 0].sort_values("order")["commit"].drop_duplicates()
+    labels = machine_labels(read_records(results), line.tolist())
+    changes = labels[labels["machine"].isin(set(history["machine"]))]
     chosen = [row for row in _rows(frame) if bench is None or re.search(bench, row["series"])]
     if not chosen:
         raise InvalidArgument(f"{results} holds no series with samples of several processes that fits")
     keys = ("machine", "series", "unit", "commits")
-    return [
+    found = [
         {
             **{key: row[key] for key in keys},
             "min_effect": row["min_effect"] if row["min_effect"] > 0 else 0.02,
@@ -169,6 +182,7 @@ def _recorded(results: Path, bench: str | None, machine: str | None) -> list[dic
         }
         for row in chosen
     ]
+    return found, [{**row, "ratio": row["ratio"] if row["ratio"] > 0 else None} for row in _rows(changes)]
 
 
 _NOISE = ("processes", "samples", "sigma_within", "sigma_between", "s_p", "spread", "several_kinds")
@@ -190,7 +204,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> tuple[Sequence[str], list[list[
 
 def _short(series: str) -> str:
     """Without module and quotes: "VerifyAttn.kern_cold h8-n8-p64-b1-ps64 cuda"."""
-    return re.sub(r"[(),']+", " ", series.partition(".")[2]).replace("  ", " ").strip() or series
+    return re.sub(r"[(),' ]+", " ", series.partition(".")[2]).strip() or series
 
 
 def _blind(row: Mapping[str, Any]) -> str:

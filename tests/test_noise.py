@@ -83,7 +83,9 @@ def test_two_quick_workloads_against_themselves(
     frame, written = noise_records.read(tmp_path), {each["series"]: each["mde"] for each in documents}
     assert noise.mde_for(frame, HOT, "box") == pytest.approx(written[HOT])
     assert run("--recorded", "--results", str(Path(__file__).parents[1] / "results"), "--bench", "TreeBuild") == 0
-    assert "can see" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "can see" in told
+    assert "GPU card c502199e48d708c6 -> bfc3e7ccd01666e9" in told
 
 
 def test_series_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
