@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from kdbench.analysis.attribution import AMBIGUOUS, CODE, MACHINE, UNKNOWN, attribute, disturbances, explain, vouched
-from kdbench.analysis.calibration_shift import moved
+from kdbench.analysis.calibration_shift import moved, stability
 from kdbench.analysis.covariates import COLUMNS, changed, machine_labels
 from kdbench.errors import KdbenchError
 from kdbench.result_records import read_records
@@ -239,6 +239,43 @@ def test_a_change_that_calibration_would_have_shown_is_not_the_machine_s() -> No
     assert explain(1.5, before, after, backend="cuda").cause == MACHINE
     assert explain(1.5, [], after, backend="cuda").cause == UNKNOWN
     assert explain(1.5, session("a"), session("b", 100), backend="cuda").cause == CODE
+
+
+def test_launches_are_compared_before_anything_ran() -> None:
+    """On an H200 the empty kernel takes 0.48 us in a fresh process and 0.66 us in one that has measured something."""
+    after = session("b", 100)
+    for each in after:
+        each["calibration"]["after"]["seconds"]["empty"] *= 1.37
+    assert changed(session("a"), after) == ()
+    assert disturbances(after, "cuda") == ()
+
+
+def test_where_a_series_memory_lies_is_no_move() -> None:
+    """L2 gives each series its own rate; another share of the two among the processes is no change."""
+    sides = []
+    for commit, counts in (("a", (9, 3)), ("b", (3, 9))):
+        quick, large = session(commit, 10, count=counts[0]), session(commit, 200, count=counts[1])
+        for each in shifted(large, "l2_copy", 1.05):
+            each["params"] = {"workload": "large", "backend": "cuda"}
+        sides.append(quick + large)
+    assert changed(*sides) == ()
+    (label,) = changed(sides[0], shifted(sides[1], "l2_copy", 1.03))
+    assert label.ratio == pytest.approx(1.03, rel=0.003)
+
+
+def test_how_well_calibration_repeats() -> None:
+    records = session("a", count=40)
+    for each in records:
+        each["calibration"]["after"]["seconds"]["empty"] *= 1.37
+        each["params"]["workload"] = f"w{len(records) % 2}"
+    rows = {row["kernel"]: row for row in stability(records)}
+    assert list(rows) == sorted(KERNELS)
+    for kernel, row in rows.items():
+        assert (row["backend"], row["processes"]) == ("cuda", 40)
+        assert row["seconds"] == pytest.approx(KERNELS[kernel], rel=1e-3)
+        # The mean of two readings of 0.1 %; of empty the first one alone.
+        assert row["spread"] == pytest.approx(0.001 if kernel == "empty" else 0.001 / math.sqrt(2), rel=0.4)
+        assert row["after"] == pytest.approx(0.37 if kernel == "empty" else 0.0, abs=1e-3)
 
 
 def test_other_machine_code_is_not_compared() -> None:

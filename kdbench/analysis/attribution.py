@@ -22,7 +22,7 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from kdbench.analysis.calibration_shift import LEAST_PROCESSES, moved, readings
+from kdbench.analysis.calibration_shift import LAUNCH_KERNELS, LEAST_PROCESSES, levels, moved, readings
 from kdbench.analysis.covariates import changed, in_company, slowed_down
 from kdbench.analysis.process_records import Label, Record, dig, of_backend
 
@@ -166,13 +166,15 @@ def disturbances(records: Sequence[Record], backend: str) -> tuple[str, ...]:
         slowed = sum(map(slowed_down, records))
         if slowed > _MARKED * len(records):
             found.append(f"thermal or hardware slowdown in {slowed} of {len(records)} processes")
-    for (where, kernel, _), pairs in readings(records).items():
+    for (where, kernel, _), read in readings(records).items():
         if where != backend:
             continue
-        middles = [(first + last) / 2 for first, last in pairs]
-        halves = middles[: len(middles) // 2], middles[len(middles) // 2 :]
-        first, last = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-        for (old, new), when in (((first, last), "from before to after a measurement"), (halves, "during the session")):
+        values = levels(kernel, read, read)
+        spans = [((values[: len(values) // 2], values[len(values) // 2 :]), "during the session")]
+        if kernel not in LAUNCH_KERNELS:
+            sides = [each.before for each in read], [each.after for each in read]
+            spans.append((sides, "from before to after a measurement"))
+        for (old, new), when in spans:
             shift = moved(old, new, _DRIFT)
             if shift is not None:
                 found.append(f"calibration kernel {kernel} moved by {100 * math.expm1(shift):+.1f} % {when}")

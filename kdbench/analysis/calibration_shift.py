@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from statistics import median, stdev
+from typing import Any
 
-from kdbench.analysis.process_records import Label, Record, dig
+from kdbench.analysis.process_records import Label, Record, dig, series_of
 from kdbench.analysis.robust import robust_sd
 
 # They repeat within some tenths of a per cent on a GPU; a smaller move explains no verdict.
@@ -15,23 +17,52 @@ LEAST_MOVE = 0.01
 _SIGMAS = 4.0
 # Fewer processes say nothing of how much a reading scatters.
 LEAST_PROCESSES = 3
+# What they take depends on what the process has run before.
+LAUNCH_KERNELS = ("empty",)
 
 
-def readings(records: Iterable[Record]) -> dict[tuple[str, str, str], list[tuple[float, float]]]:
-    """ln seconds (before, after) of each process by (backend, calibration kernel, code); a missing one is left out.
+@dataclass(frozen=True)
+class Reading:
+    """One calibration kernel in one process, ln seconds before and after the measurement.
+
+    Attributes:
+        series: that was measured: where a process's memory lies, and with it what L2 gives, depends on it.
+    """
+
+    series: str
+    before: float
+    after: float
+
+
+def readings(records: Iterable[Record]) -> dict[tuple[str, str, str], list[Reading]]:
+    """What each process read, by (backend, calibration kernel, code); a missing one is left out.
 
     ``code`` tells readings apart that were taken with other machine code or another plan.
     """
-    found: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
+    found: dict[tuple[str, str, str], list[Reading]] = {}
     for record in records:
         calibration = record.get("calibration")
         code = f"{dig(calibration, 'plan')} {dig(calibration, 'code', 'sha256')}"
         first, last = (dig(calibration, when, "seconds") or {} for when in ("before", "after"))
         for kernel in first:
             if first[kernel] and last.get(kernel):
-                place = (str(dig(calibration, "backend")), str(kernel), code)
-                found.setdefault(place, []).append((math.log(first[kernel]), math.log(last[kernel])))
+                read = Reading(series_of(record), math.log(first[kernel]), math.log(last[kernel]))
+                found.setdefault((str(dig(calibration, "backend")), str(kernel), code), []).append(read)
     return found
+
+
+def levels(kernel: str, side: Iterable[Reading], origin: Iterable[Reading] = ()) -> list[float]:
+    """One value a process, ln seconds; with ``origin`` less the median that the same series has there."""
+    by_series: dict[str, list[float]] = {}
+    for each in origin:
+        by_series.setdefault(each.series, []).append(_level(kernel, each))
+    zero = {series: median(values) for series, values in by_series.items()}
+    return [_level(kernel, each) - zero.get(each.series, 0.0) for each in side]
+
+
+def _level(kernel: str, reading: Reading) -> float:
+    # A process that has run somebody's kernels launches more slowly than a fresh one, and the machine is the same.
+    return reading.before if kernel in LAUNCH_KERNELS else (reading.before + reading.after) / 2
 
 
 def moved(old: Sequence[float], new: Sequence[float], least: float = LEAST_MOVE) -> float | None:
@@ -56,8 +87,7 @@ def calibrations(before: Sequence[Record], after: Sequence[Record]) -> Iterator[
     for (backend, kernel, code), pairs in new.items():
         known = old.get((backend, kernel, code))
         if known:
-            was, now = ([(first + last) / 2 for first, last in side] for side in (known, pairs))
-            shift = moved(was, now)
+            shift = moved(levels(kernel, known, known), levels(kernel, pairs, known))
             if shift is not None:
                 detail = f"calibration kernel {kernel} {100 * math.expm1(shift):+.1f} % time"
                 yield Label(f"calibration {kernel}", "calibration", backend, math.exp(shift), detail)
@@ -68,3 +98,27 @@ def calibrations(before: Sequence[Record], after: Sequence[Record]) -> Iterator[
                 f"calibration kernels have other machine code: {' and '.join(codes[0])} -> {' and '.join(codes[1])}"
             )
             yield Label("calibration code", "note", backend, math.nan, detail)
+
+
+def stability(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """How well calibration kernels repeat from process to process.
+
+    Returns:
+        One dict a backend and kernel: ``backend``, ``kernel``, ``processes``, ``seconds`` (median), ``spread`` (robust
+        relative sd of processes of the same series), ``after`` (median of after / before, less 1).
+    """
+    rows = []
+    for (backend, kernel, _), read in sorted(readings(records).items()):
+        values = levels(kernel, read)
+        around = levels(kernel, read, read)
+        rows.append(
+            {
+                "backend": backend,
+                "kernel": kernel,
+                "processes": len(read),
+                "seconds": math.exp(median(values)),
+                "spread": robust_sd(around),
+                "after": math.expm1(median(each.after - each.before for each in read)),
+            }
+        )
+    return rows

@@ -19,7 +19,7 @@ from typing import Any
 import pandas as pd
 
 from kdbench.analysis.calibration_shift import LEAST_PROCESSES, calibrations
-from kdbench.analysis.process_records import Label, Record, dig, of_backend
+from kdbench.analysis.process_records import Label, Record, dig, of_backend, series_of
 
 COLUMNS = ["machine", "commit", "previous_commit", "what", "kind", "backend", "ratio", "detail"]
 _CLOCK_MOVE = 0.02
@@ -61,14 +61,9 @@ def by_commit(records: Iterable[Record]) -> dict[tuple[str, str], list[Record]]:
 def changed(before: Sequence[Record], after: Sequence[Record]) -> tuple[Label, ...]:
     """What differs between two groups of records of one machine; empty when nothing does or nothing is known."""
     # Clocks depend on what was measured: only series that both sides have are compared.
-    common = {_series(record) for record in before} & {_series(record) for record in after}
-    old, new = ([record for record in side if _series(record) in common] for side in (before, after))
+    common = {series_of(record) for record in before} & {series_of(record) for record in after}
+    old, new = ([record for record in side if series_of(record) in common] for side in (before, after))
     return tuple([*_facts(before, after), *_states(old, new), *calibrations(old, new)])
-
-
-def _series(record: Record) -> str:
-    params = record.get("params")
-    return f"{record.get('benchmark')} {sorted(params.items()) if isinstance(params, Mapping) else params}"
 
 
 # What is the same during a process: name, backend that it bears on ("" all), where it stands, and its text.

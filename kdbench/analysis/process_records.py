@@ -40,3 +40,9 @@ def dig(record: Any, *keys: str) -> Any:
     for key in keys:
         record = record.get(key) if isinstance(record, Mapping) else None
     return record
+
+
+def series_of(record: Record) -> str:
+    """Which series the process measured, as a key."""
+    params = record.get("params")
+    return f"{record.get('benchmark')} {sorted(params.items()) if isinstance(params, Mapping) else params}"
