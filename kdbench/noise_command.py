@@ -14,7 +14,7 @@ from rich.text import Text
 
 from kdbench.errors import InvalidArgument, KdbenchError
 from kdbench.terminal import finish, progress, table
-from kdbench.units import percent, quantity
+from kdbench.units import change, percent, quantity
 
 OK, FAILED, INTERRUPTED = 0, 2, 130
 
@@ -35,7 +35,10 @@ def noise(
         float, typer.Option("--min-effect", help="The smallest change that should be seen, as a fraction.")
     ] = 0.02,
     recorded: Annotated[
-        bool, typer.Option("--recorded", help="Measure nothing: the noise of what --results holds already.")
+        bool,
+        typer.Option(
+            "--recorded", help="Measure nothing: the noise of the history in --results, and what A/A runs left there."
+        ),
     ] = False,
     results: Annotated[Path, typer.Option("--results", help="asv results directory.")] = Path("results"),
     machine: Annotated[str | None, typer.Option("--machine", help="Name that results are filed under.")] = None,
@@ -54,9 +57,11 @@ def noise(
         raise InvalidArgument(f"--min-effect {min_effect}: a fraction between 0 and 1 is expected, 0.02 for 2 %")
     failed: dict[str, str] = {}
     machine_changes: list[dict[str, Any]] = []
+    calibration: list[dict[str, Any]] = []
     code, path = OK, None
     if recorded:
         rows, machine_changes = _recorded(results, bench, machine)
+        calibration = _calibration(results, machine)
     else:
         names = _names(bench, kernel, backend, tag, mode)
         rows, failed, interrupted, path = _measured(
@@ -71,6 +76,8 @@ def noise(
     if machine_changes:
         shown = [[each[key][:10] for key in ("machine", "commit")] + [each["detail"]] for each in machine_changes]
         told.append(table(("machine", "since", "what changed about it"), shown))
+    if calibration:
+        told.append(table(*_calibration_table(calibration)))
     for each in told:
         out.print(each, "")
     content = {
@@ -78,9 +85,10 @@ def noise(
         "path": str(path) if path else None,
         "processes": PROCESSES,
         "series": rows,
-        "too_noisy": [row["series"] for row in blind],
+        "too_noisy": list(dict.fromkeys(row["series"] for row in blind)),
         "failed": failed,
         "machine_changes": machine_changes,
+        "calibration": calibration,
         "interrupted": code == INTERRUPTED,
     }
     finish(json_, content, Text("\n".join(lines)))
@@ -149,13 +157,14 @@ def _measured(
                 provenance.append(path, line)
             except OSError as error:
                 raise KdbenchError(f"cannot write {path}: {error.strerror or error}") from error
-        rows.append(noise_records.row_of(line))
+        rows.append({**noise_records.row_of(line), "source": "A/A"})
     return rows, session.failed, session.interrupted, path
 
 
 def _recorded(
     results: Path, bench: str | None, machine: str | None
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    from kdbench import noise_records
     from kdbench.analysis.covariates import machine_labels
     from kdbench.analysis.noise import PROCESSES, from_results, mde
     from kdbench.result_records import read_records
@@ -169,8 +178,12 @@ def _recorded(
     line = history[history["order"] >= 0].sort_values("order")["commit"].drop_duplicates()
     labels = machine_labels(read_records(results), line.tolist())
     changes = labels[labels["machine"].isin(set(history["machine"]))]
-    chosen = [row for row in _rows(frame) if bench is None or re.search(bench, row["series"])]
-    if not chosen:
+    measured = noise_records.read(results)
+    if machine is not None:
+        measured = measured[measured["machine"] == machine]
+    sides = [_rows(frame), _rows(measured)]
+    chosen, kept = ([row for row in side if bench is None or re.search(bench, row["series"])] for side in sides)
+    if not chosen and not kept:
         raise InvalidArgument(f"{results} holds no series with samples of several processes that fits")
     keys = ("machine", "series", "unit", "commits")
     found = [
@@ -178,10 +191,12 @@ def _recorded(
             **{key: row[key] for key in keys},
             "min_effect": row["min_effect"] if row["min_effect"] > 0 else 0.02,
             "mde": mde(row["spread"], PROCESSES),
+            "source": "history",
             **{key: row[key] for key in _NOISE},
         }
         for row in chosen
     ]
+    found += [{**row, "source": "A/A"} for row in kept]
     return found, [{**row, "ratio": row["ratio"] if row["ratio"] > 0 else None} for row in _rows(changes)]
 
 
@@ -193,12 +208,34 @@ def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> tuple[Sequence[str], list[list[str]]]:
-    header = ("series", "time", "processes", "within", "between", "a process", "can see")
+    header = ("series", "from", "time", "processes", "within", "between", "a process", "can see")
     shown = []
     for row in sorted(rows, key=lambda row: -float(row["mde"])):
         cells = [percent(row[key]) for key in ("sigma_within", "sigma_between", "spread")]
         time = quantity(row["value"], row["unit"]) if "value" in row else "–"
-        shown.append([_short(row["series"]), time, str(row["processes"]), *cells, f">= {percent(row['mde'])}"])
+        shown.append(
+            [_short(row["series"]), row["source"], time, str(row["processes"]), *cells, f">= {percent(row['mde'])}"]
+        )
+    return header, shown
+
+
+def _calibration(results: Path, machine: str | None) -> list[dict[str, Any]]:
+    from kdbench import noise_records
+    from kdbench.analysis.calibration_shift import stability
+
+    found = noise_records.read_calibration(results).items()
+    return [{"machine": name, **row} for name, read in found if machine in (None, name) for row in stability(read)]
+
+
+def _calibration_table(rows: Sequence[Mapping[str, Any]]) -> tuple[Sequence[str], list[list[str]]]:
+    header = ("machine", "calibration kernel", "time", "processes", "sd between them", "after a measurement")
+    shown = [
+        [
+            *(row["machine"], f"{row['backend']} {row['kernel']}", quantity(row["seconds"], "seconds")),
+            *(str(row["processes"]), percent(row["spread"]), change(row["after"])),
+        ]
+        for row in rows
+    ]
     return header, shown
 
 
@@ -209,7 +246,8 @@ def _short(series: str) -> str:
 
 def _blind(row: Mapping[str, Any]) -> str:
     kinds = "; its processes are of several kinds" if row["several_kinds"] else ""
-    return f"{row['series']} is too noisy for {percent(row['min_effect'])}: it shows {percent(row['mde'])}{kinds}"
+    wanted, seen = percent(row["min_effect"]), percent(row["mde"])
+    return f"{row['series']} ({row['source']}) is too noisy for {wanted}: it shows {seen}{kinds}"
 
 
 def _pattern(text: str | None) -> None:

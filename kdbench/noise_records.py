@@ -7,7 +7,6 @@ import json
 import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -51,10 +50,10 @@ def record(
         "version": first["version"],
         "params": first["params"],
         "unit": "seconds",
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "date": max(str(each["ended"]) for each in records),
         "run": run,
         "harness": {**first["harness"], "version": __version__},
-        "library": first["library"],
+        "library": {key: value for key, value in first["library"].items() if key != "path"},
         "value": median(median(each) for each in samples),
         "noise": vars(noise),
         "mde": noise.mde(),
@@ -62,8 +61,14 @@ def record(
         "min_effect": min_effect,
         "samples_s": samples,
         "calibration": [each.get("calibration") for each in records],
-        "covariates": first["machine"],
+        "covariates": _without_paths(first["machine"]),
     }
+
+
+def _without_paths(covariates: Mapping[str, Any]) -> dict[str, Any]:
+    """Where things lie on a machine says nothing of its noise."""
+    variables = covariates.get("environment") or {}
+    return {**covariates, "environment": {key: value for key, value in variables.items() if os.sep not in value}}
 
 
 def new_run() -> str:
@@ -88,6 +93,22 @@ def read(results_dir: str | os.PathLike[str]) -> pd.DataFrame:
                 continue
             rows[row["machine"], row["series"]] = row
     return pd.DataFrame([*rows.values()], columns=[*COLUMNS, *_FIELDS])
+
+
+def read_calibration(results_dir: str | os.PathLike[str]) -> dict[str, list[dict[str, Any]]]:
+    """What the processes of A/A runs read of the calibration kernels, by machine, as records for analysis."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for path in sorted(Path(results_dir).rglob(FILE)):
+        for line in lines_of(path):
+            try:
+                document = json.loads(line)
+                row_of(document)
+                place = {"benchmark": document["benchmark"], "params": document["params"]}
+                processes = [{**place, "calibration": each} for each in document["calibration"]]
+                found.setdefault(str(document["machine"]), []).extend(processes)
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                continue
+    return found
 
 
 def lines_of(path: Path) -> Iterator[str]:

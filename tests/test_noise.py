@@ -31,10 +31,16 @@ def fake(series: str, seed: int, library: str = "ab", sd: float = 0.001) -> dict
         "version": "1",
         "params": {"workload": workload, "backend": backend},
         "harness": {"version": "0"},
-        "library": {"backend": backend, "sha256": library, "build_info": {"git_commit": "c0ffee"}},
+        "ended": f"2026-11-30T19:14:{seed % 60:02d}",
+        "library": {
+            "backend": backend,
+            "path": "/home/me/x.so",
+            "sha256": library,
+            "build_info": {"git_commit": "c0ffee"},
+        },
         "timing": {"samples_s": samples.tolist()},
         "calibration": None,
-        "machine": {"cpu": "c"},
+        "machine": {"cpu": "c", "environment": {"OMP_WAIT_POLICY": "passive", "KDTREE_NATIVE_DIR": "/home/me/build"}},
     }
 
 
@@ -86,6 +92,11 @@ def test_two_quick_workloads_against_themselves(
     told = capsys.readouterr().out
     assert "can see" in told
     assert "GPU card c502199e48d708c6 -> bfc3e7ccd01666e9" in told
+    assert run("--recorded", "--results", str(tmp_path), "--json") == 0
+    content = json.loads(capsys.readouterr().out)
+    assert {row["source"] for row in content["series"]} == {"A/A"}
+    assert [row["kernel"] for row in content["calibration"]] == ["copy", "integer", "wide"]
+    assert {row["processes"] for row in content["calibration"]} == {6}
 
 
 def test_series_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +159,7 @@ def test_a_noisy_series_is_named(
     monkeypatch.setattr(noise_run, "_process", lambda series, samples: fake(series, next(seeds), sd=0.03))
     chosen = ["--backend", "cpu", "--bench", "TreeAccept.*b64-d7-n1-full'", "--mode", "hot"]
     assert run(*chosen, "--results", str(tmp_path), "--machine", "box") == 0
-    assert f"{HOT} is too noisy for 2\N{NARROW NO-BREAK SPACE}%" in capsys.readouterr().out
+    assert f"{HOT} (A/A) is too noisy for 2\N{NARROW NO-BREAK SPACE}%" in capsys.readouterr().out
 
 
 def test_different_libraries_are_no_aa_run() -> None:
@@ -156,6 +167,13 @@ def test_different_libraries_are_no_aa_run() -> None:
         noise_records.record(
             HOT, [fake(HOT, 1), fake(HOT, 2), fake(HOT, 3, "cd")], machine="box", min_effect=0.02, run="r"
         )
+
+
+def test_a_line_holds_no_paths(lines: Callable[..., Path]) -> None:
+    document = json.loads(lines().read_text())
+    assert document["covariates"]["environment"] == {"OMP_WAIT_POLICY": "passive"}
+    assert "/home/me" not in json.dumps(document)
+    assert document["date"] == "2026-11-30T19:14:07"
 
 
 def test_the_newest_line_of_a_series_counts_and_torn_ones_do_not(lines: Callable[..., Path], tmp_path: Path) -> None:
