@@ -30,6 +30,7 @@ from rich.text import Text
 from kdbench import __version__
 from kdbench.decode_command import decode
 from kdbench.errors import KdbenchError
+from kdbench.history_command import history
 from kdbench.noise_command import noise
 from kdbench.peers.cli import peers
 from kdbench.terminal import finish, progress, stderr, table
@@ -247,6 +248,7 @@ def version() -> None:
 app.command(epilog=_EXIT_CODES)(peers)
 app.command(epilog=_EXIT_CODES)(decode)
 app.command(epilog=_EXIT_CODES)(noise)
+app.command(epilog=_EXIT_CODES)(history)
 
 
 def _check_repo(repo: Path | None) -> None:

@@ -100,3 +100,25 @@ def _line_to(tip: str, commits: Mapping[str, Commit]) -> tuple[str, ...]:
         line.append(at)
         at = commits[at].parent
     return tuple(reversed(line))
+
+
+def read_releases(repo: Path) -> dict[str, str]:
+    """Tagged commits: full hash -> name of the tag; {} without a repository."""
+    command = [
+        "git",
+        "-C",
+        str(repo),
+        "for-each-ref",
+        "refs/tags",
+        "--format=%(objectname) %(*objectname) %(refname:short)",
+    ]
+    env = {key: value for key, value in os.environ.items() if key != "GIT_DIR"}
+    try:
+        done = subprocess.run(command, capture_output=True, env=env, timeout=_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    if done.returncode != 0:
+        return {}
+    rows = (line.split(" ", 2) for line in done.stdout.decode("utf-8", "replace").splitlines())
+    # An annotated tag is an object of its own, which names the commit second.
+    return {tagged or own: name for own, tagged, name in rows}

@@ -5,6 +5,8 @@ from kdbench.analysis.attribution import Attribution, attribute, disturbances, e
 from kdbench.analysis.compare import changes, events, newest
 from kdbench.analysis.covariates import changed, machine_labels
 from kdbench.analysis.decode import decode_split
+from kdbench.analysis.detector import Detection, Step, detect, drift
+from kdbench.analysis.history import History, history, standing_regressions
 from kdbench.analysis.noise import Noise, components, from_results, mde, mde_for
 from kdbench.analysis.process_records import Label
 from kdbench.analysis.roofline import absorbed_over_plain, refuse, roofline
@@ -14,10 +16,13 @@ from kdbench.analysis.verdict import VERDICTS, Judgement, Measurement, judge
 __all__ = [
     "VERDICTS",
     "Attribution",
+    "Detection",
+    "History",
     "Judgement",
     "Label",
     "Measurement",
     "Noise",
+    "Step",
     "absorbed_over_plain",
     "attribute",
     "changed",
@@ -25,10 +30,13 @@ __all__ = [
     "components",
     "coverage",
     "decode_split",
+    "detect",
     "disturbances",
+    "drift",
     "events",
     "explain",
     "from_results",
+    "history",
     "judge",
     "machine_labels",
     "mde",
@@ -38,4 +46,5 @@ __all__ = [
     "readable_floors",
     "refuse",
     "roofline",
+    "standing_regressions",
 ]

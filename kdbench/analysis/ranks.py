@@ -12,6 +12,9 @@ from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
 
 
 @cache
@@ -82,3 +85,23 @@ def median_interval(values: Sequence[float], level: float) -> tuple[float, float
             break
         best = (ordered[k], ordered[-1 - k], coverage)
     return best
+
+
+def one_sided_p(a: Sequence[float] | Array, b: Sequence[float] | Array) -> float:
+    """Exact Mann-Whitney p-value of "a is larger than b", ties counted against it."""
+    left, right = np.asarray(a, dtype=float), np.sort(np.asarray(b, dtype=float))
+    wins = int(np.searchsorted(right, left, side="left").sum())
+    return _tail(len(left), len(right))[len(left) * len(right) - wins]
+
+
+def upper_binomial(successes: int, trials: int, chance: float) -> float:
+    """P(X >= successes) of a binomial X, 0 < chance < 1."""
+    odds, log_q = math.log(chance / (1.0 - chance)), math.log1p(-chance)
+    return min(
+        1.0, sum(math.exp(_log_choose(trials, k) + k * odds + trials * log_q) for k in range(successes, trials + 1))
+    )
+
+
+@cache
+def _log_choose(n: int, k: int) -> float:
+    return math.log(math.comb(n, k))
