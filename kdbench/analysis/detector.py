@@ -18,7 +18,7 @@ import numpy as np
 
 from kdbench.analysis import step_tests
 from kdbench.analysis.ranks import one_sided_p
-from kdbench.analysis.segments import CLIP, MIN_SIZE, Array, levels, phi_of, pieces_of
+from kdbench.analysis.segments import CLIP, MIN_SIZE, Array, levels, median, phi_of, pieces_of
 from kdbench.analysis.step_tests import ALPHA, WINDOW
 from kdbench.errors import InvalidArgument
 
@@ -153,13 +153,13 @@ def drift(
     sign = 1.0 if direction == "lower" else -1.0
     # Steps inside a window shift its median by no more than themselves; only those between the two are all counted.
     named = sum(sign * math.log1p(s.change) for s in found.steps if low < s.at < len(y))
-    total = float(np.median(new) - np.median(old))
+    total = median(new) - median(old)
     p = min(1.0, one_sided_p(new, old) * tests)
     wander = math.sqrt((1.0 + found.phi) / (1.0 - found.phi))
     mde = math.expm1(math.log1p(_mde(found.noise, len(old), len(new))) * wander)
     if p > ALPHA or math.expm1(min(total, total - named)) < max(min_effect, mde):
         return None
-    before, after = float(np.median(v[low : last + 1])), float(np.median(v[start:]))
+    before, after = median(v[low : last + 1]), median(v[start:])
     return Step(
         "drift", len(y) - 1, last + 1, len(y) - 1, last, before, after, after / before - 1.0, True, p, mde, "confirmed",
         len(old), len(new),
@@ -173,7 +173,7 @@ def _strike_out(y: Array, ends: list[int], noise: float, min_effect: float) -> t
     phi = phi_of(y, ends, noise)
     e = np.clip(y - levels(y, ends), -CLIP * noise, CLIP * noise)
     u = e[1:] - phi * e[:-1]
-    innovation = max(float(np.median(np.abs(u - np.median(u)))) * 1.4826, 1e-4)
+    innovation = max(median(np.abs(u - median(u))) * 1.4826, 1e-4)
 
     def doubt(a: int, b: int, c: int) -> float:
         basic = _size_and_rank(y, a, b, c, min_effect)
@@ -227,7 +227,7 @@ def _step(y: Array, v: Array, a: int, b: int, c: int, noise: float, min_effect: 
     sides = step_tests.sides_of(y, a, b, c)
     left, right = len(sides.left), len(sides.right)
     mde = _mde(noise, left, right)
-    before, after = float(np.median(v[b - left : b])), float(np.median(v[b : b + right]))
+    before, after = median(v[b - left : b]), median(v[b : b + right])
     status = "confirmed" if _size(sides.shift) >= max(min_effect, mde) else "suspected"
     first, last = max(a + 1, b - RANGE), min(c - 1, b + RANGE)
     return Step(

@@ -20,7 +20,7 @@ from functools import cache
 import numpy as np
 
 from kdbench.analysis.ranks import one_sided_p, upper_binomial
-from kdbench.analysis.segments import CLIP, Array
+from kdbench.analysis.segments import CLIP, Array, median
 
 WINDOW = 20
 LEVEL_WINDOW = 60
@@ -51,7 +51,7 @@ class Sides:
 def sides_of(y: Array, start: int, boundary: int, stop: int) -> Sides:
     """The points at most WINDOW away from ``boundary`` and within [start, stop)."""
     left, right = y[max(start, boundary - WINDOW) : boundary], y[boundary : min(stop, boundary + WINDOW)]
-    shift = float(np.median(right) - np.median(left))
+    shift = median(right) - median(left)
     p = one_sided_p(right, left) if shift > 0 else one_sided_p(left, right)
     return Sides(left, right, shift, p)
 
@@ -92,11 +92,11 @@ def level_chance(y: Array, start: int, boundary: int, stop: int, noise: float) -
     """
     left = y[max(start, boundary - LEVEL_WINDOW) : boundary]
     right = y[boundary : min(stop, boundary + LEVEL_WINDOW)]
-    sign = 1.0 if np.median(right) > np.median(left) else -1.0
+    sign = 1.0 if median(right) > median(left) else -1.0
     left, right = sign * left, sign * right
-    if float(np.median(right) - np.median(left)) < LEVELS_APART * noise:
+    if median(right) - median(left) < LEVELS_APART * noise:
         return 0.0
-    high, low = float(np.median(right)) - CLIP * noise, float(np.median(left)) + CLIP * noise
+    high, low = median(right) - CLIP * noise, median(left) + CLIP * noise
     return max(
         upper_binomial(int((right >= high).sum()), len(right), (int((left >= high).sum()) + 1) / (len(left) + 2)),
         upper_binomial(int((left <= low).sum()), len(left), (int((right <= low).sum()) + 1) / (len(right) + 2)),
@@ -104,7 +104,7 @@ def level_chance(y: Array, start: int, boundary: int, stop: int, noise: float) -
 
 
 def _with_medians(sides: Sides) -> tuple[tuple[Array, float], tuple[Array, float]]:
-    return (sides.left, float(np.median(sides.left))), (sides.right, float(np.median(sides.right)))
+    return (sides.left, median(sides.left)), (sides.right, median(sides.right))
 
 
 def _whiten(x: Array, phi: float) -> Array:
