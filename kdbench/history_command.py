@@ -156,21 +156,18 @@ def _check_directions(path: Path, wanted: set[str]) -> None:
 
 
 def _for_people(found: History) -> Group:
+    several = found.series[["machine", "env"]].drop_duplicates().shape[0] > 1
     rows = [
         (
             units.short(row["commit"]),
-            _label(row["name"], row["params"]),
-            row["machine"],
-            units.quantity(row["before"], row["unit"]),
-            units.quantity(row["after"], row["unit"]),
+            _label(row["name"], row["params"]) + (f" on {row['machine']}, {row['env']}" if several else ""),
+            f"{units.quantity(row['before'], row['unit'])} → {units.quantity(row['after'], row['unit'])}",
             units.change(row["change"]),
             _words(row),
-            f"{row['p_value']:.0e}",
-            row["reason"] or row["subject"],
         )
         for row in _records(found.changes)
     ]
-    header = ("commit", "series", "machine", "before", "after", "change", "verdict", "p", "why / title")
+    header = ("commit", "series", "before → after", "change", "verdict")
     counts = _summary(found)
     said = ", ".join(f"{n} {word}" for word, n in counts["changes"].items() if n) or "no change found"
     text = f"{units.count(counts['series'], 'series').replace('serieses', 'series')}: {said}"
@@ -187,7 +184,7 @@ def _words(row: dict[str, Any]) -> str:
         words.append("suspected")
     if row["undone_by"] is not None:
         words.append(f"undone by {units.short(row['undone_by'])}")
-    return ", ".join(words)
+    return "; ".join(text for text in (", ".join(words), row["reason"]) if text)
 
 
 def _summary(found: History) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ SERIES = ["machine", "env", "name", "params", "version"]
 CHANGE_COLUMNS = [
     *SERIES, "unit", "direction", "kind", "against", "commit", "previous_commit", "first_commit", "last_commit",
     "subject", "before", "after", "change", "verdict", "status", "p_value", "mde", "points_before", "points_after",
-    "undone_by", "reason",
+    "undone_by", "together", "reason",
 ]  # fmt: skip
 SERIES_COLUMNS = [
     *SERIES,
@@ -41,6 +42,8 @@ SERIES_COLUMNS = [
     "latest",
 ]
 VERDICTS = ("slower", "faster", "machine changed", "ambiguous")
+# So many series at once, and this part of all: unusual for a commit, usual for a machine.
+_MANY, _LARGE_PART = 5, 0.25
 _LABEL_COLUMNS = ("machine", "commit", "what", "detail")
 
 
@@ -54,7 +57,8 @@ class History:
             where else it may stand; ``before``, ``after`` in ``unit``; ``change`` (after / before - 1); ``verdict``
             ("slower" | "faster" by ``direction``; "machine changed", "ambiguous" by labels); ``status`` ("confirmed" |
             "suspected"); ``p_value``; ``mde``; ``points_before``, ``points_after``; ``undone_by`` (a commit or None);
-            ``against``, of drift ("best level" | a release); ``reason``.
+            ``against``, of drift ("best level" | a release); ``together``, how many series of the machine have a step
+            here in the same sense; ``reason``, which also says when so many moved that the machine is suspect.
         series: one row a series: ``points``; ``state`` ("judged" | "too short"); ``unjudged`` (newest points that no
             step can be told at yet); ``noise`` and ``mde`` as fractions; ``autocorrelation``; ``latest`` (the level of
             the newest points).
@@ -101,7 +105,11 @@ def history(
         series.append(_summary(line, found))
         if on_series is not None:
             on_series()
-    return History(pd.DataFrame(changes, columns=CHANGE_COLUMNS), pd.DataFrame(series, columns=SERIES_COLUMNS))
+    _count_together(changes, lines)
+    table = pd.DataFrame(changes, columns=CHANGE_COLUMNS)
+    # Inferred, a column of texts and None would hold NaN instead.
+    table["undone_by"] = pd.Series([row["undone_by"] for row in changes], dtype=object)
+    return History(table, pd.DataFrame(series, columns=SERIES_COLUMNS))
 
 
 def standing_regressions(changes: pd.DataFrame) -> pd.DataFrame:
@@ -214,8 +222,26 @@ def _change(line: _Line, step: Step, against: str) -> dict[str, Any]:
         "points_before": step.points_before,
         "points_after": step.points_after,
         "undone_by": line.commits[step.undone_at] if step.undone_at is not None else None,
+        "together": 1,
         "reason": short,
     }
+
+
+def _count_together(changes: list[dict[str, Any]], lines: Sequence[_Line]) -> None:
+    """Say how many series moved alike at one commit: of records that tell nothing this is what is left."""
+    sizes = Counter((line.key[0], line.key[1]) for line in lines)
+    steps = [row for row in changes if row["kind"] == "step"]
+    alike = Counter(_moment(row) for row in steps)
+    for row in steps:
+        row["together"], of = alike[_moment(row)], sizes[row["machine"], row["env"]]
+        if row["together"] >= max(_MANY, of * _LARGE_PART):
+            said = f"{row['together']} of {of} series moved alike at this commit: look at the machine first"
+            row["reason"] = f"{row['reason']}; {said}" if row["reason"] else said
+
+
+def _moment(row: Mapping[str, Any]) -> tuple[str, str, str, bool]:
+    worse = (row["change"] > 0) == (row["direction"] == "lower")
+    return row["machine"], row["env"], row["commit"], worse
 
 
 def _summary(line: _Line, found: Detection) -> dict[str, Any]:

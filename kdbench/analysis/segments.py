@@ -22,6 +22,7 @@ MIN_SIZE = 3
 PENALTY = 3.0
 CLIP = 3.0
 PHI_STRONG = 0.6
+FEWEST_FOR_PHI = 30
 NOISE_FLOOR = 1e-4
 _RUNNING = 9
 _INFLATION_FROM, _INFLATION_MOST, _PHI_MOST = 1.15, 3.0, 0.95
@@ -76,16 +77,20 @@ def phi_of(y: Array, ends: list[int], noise: float, *, unbiased: bool = True) ->
 
     Taking a level out of m points lowers the estimate by (1 + 3 phi) / m (M. G. Kendall, "Note on bias in the
     estimation of autocorrelation", Biometrika 41, 1954); with the short pieces of a wandering series that is much.
+    The estimate of fewer than 30 points is left alone: a correction would mostly follow noise.
     """
     e = np.clip(y - levels(y, ends), -CLIP * noise, CLIP * noise)
-    within = np.ones(len(y) - 1, dtype=bool)
-    within[[end - 1 for end in ends[1:-1]]] = False
-    power, pairs = float(e @ e), int(within.sum())
-    if power <= 0.0 or pairs == 0:
+    power = float(e @ e)
+    if power <= 0.0:
         return 0.0
-    raw = float((e[1:] * e[:-1])[within].sum()) / power * len(y) / pairs
-    if unbiased:
+    products = e[1:] * e[:-1]
+    raw = float(products.sum()) / power
+    if unbiased and len(y) >= FEWEST_FOR_PHI:
+        # Pairs across a boundary tell nothing.
+        within = np.ones(len(products), dtype=bool)
+        within[[end - 1 for end in ends[1:-1]]] = False
         size = len(y) / (len(ends) - 1)
+        raw = float(products[within].mean()) / power * len(y)
         raw = (raw + 1.0 / size) / max(1.0 - 3.0 / size, 0.5)
     return min(max(raw, 0.0), _PHI_MOST)
 

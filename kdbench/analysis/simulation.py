@@ -72,9 +72,11 @@ def noise(rng: np.random.Generator, model: str, sigma: float, size: int = 100) -
     if model == "t3":
         return np.asarray(sigma / math.sqrt(3.0) * rng.standard_t(3, size), dtype=float)
     if model == "walk":
-        return np.cumsum(rng.normal(0.0, 0.002, size)) + rng.normal(0.0, 0.005, size)
+        walked = np.cumsum(rng.normal(0.0, 0.002, size))
+        return np.asarray(walked + rng.normal(0.0, 0.005, size), dtype=float)
     if model == "sine":
-        return 0.01 * np.sin(2.0 * np.pi * np.arange(size) / 30.0) + rng.normal(0.0, 0.005, size)
+        wave = 0.01 * np.sin(2.0 * np.pi * np.arange(size) / 30.0)
+        return np.asarray(wave + rng.normal(0.0, 0.005, size), dtype=float)
     if model == "growing":
         return rng.normal(0.0, 1.0, size) * np.linspace(0.005, 0.02, size)
     plain = rng.normal(0.0, sigma, size)
