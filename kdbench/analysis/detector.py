@@ -11,8 +11,9 @@ prints them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
@@ -26,6 +27,7 @@ MIN_EFFECT = 0.02
 # Fewer points cannot be split so that the rank test reaches ALPHA: 12 choose 6 is 924.
 SHORTEST = 13
 RANGE = 3
+_WINDOWS_OVERLAP = 4
 _SURE = 4.37  # z at 99.9 % plus z at 90 %
 _MEDIAN = 1.2533  # error of a median over that of a mean
 
@@ -141,8 +143,9 @@ def drift(
     y = np.log(v) if direction == "lower" else -np.log(v)
     start = len(y) - count
     if release is None:
-        medians = np.median(np.lib.stride_tricks.sliding_window_view(y[:start], count), axis=1)
-        low = int(np.argmin(medians))
+        apart = max(1, count // _WINDOWS_OVERLAP)
+        medians = np.median(np.lib.stride_tricks.sliding_window_view(y[:start], count)[::apart], axis=1)
+        low = int(np.argmin(medians)) * apart
         tests = len(medians)
     else:
         low, tests = max(0, release + 1 - count), 1
@@ -168,50 +171,52 @@ def drift(
 
 def _strike_out(y: Array, ends: list[int], noise: float, min_effect: float) -> tuple[list[int], float]:
     """Boundaries that pass every test, and the autocorrelation about the levels between them."""
+    sides_at = cache(lambda a, b, c: step_tests.sides_of(y, a, b, c))
+
+    def basic(a: int, b: int, c: int) -> float:
+        """p / ALPHA, a thousand times more (and more than 1) where the shift is too small to name."""
+        sides = sides_at(a, b, c)
+        doubt = sides.p / ALPHA
+        return max(doubt, 2.0) * 1000.0 if _size(sides.shift) < min_effect else doubt
+
     # Rank and size first, on their own: they say which levels there are, and those say how the points hang together.
-    ends = _eliminate(ends, lambda a, b, c: _size_and_rank(y, a, b, c, min_effect))
+    ends = _eliminate(ends, basic)
     phi = phi_of(y, ends, noise)
     e = np.clip(y - levels(y, ends), -CLIP * noise, CLIP * noise)
     u = e[1:] - phi * e[:-1]
     innovation = max(median(np.abs(u - median(u))) * 1.4826, 1e-4)
 
     def doubt(a: int, b: int, c: int) -> float:
-        basic = _size_and_rank(y, a, b, c, min_effect)
-        if basic > 1.0:
-            return basic
-        sides = step_tests.sides_of(y, a, b, c)
+        rank = basic(a, b, c)
+        if rank > 1.0:
+            return rank
+        sides = sides_at(a, b, c)
         failed = step_tests.level_chance(y, a, b, c, noise) * len(y) > step_tests.LEVEL_ALPHA
         failed = failed or step_tests.is_slope(sides, noise)
         if phi > step_tests.PHI_CLOSE:
             failed = failed or step_tests.whitened_z(sides, noise, phi, innovation) < step_tests.Z_WHITENED
         # The weakest goes first, and what fails only here goes after what has no rank.
-        return 1.0 + basic if failed else basic
+        return 1.0 + rank if failed else rank
 
     return _eliminate(ends, doubt), phi
 
 
-def _eliminate(ends: list[int], doubt: object) -> list[int]:
+def _eliminate(ends: list[int], doubt: Callable[[int, int, int], float]) -> list[int]:
     """Strike out the boundary of the largest doubt until none exceeds 1."""
-    ends, known = list(ends), {}
+    ends = list(ends)
+    known: dict[tuple[int, int, int], float] = {}
     while len(ends) > 2:
         doubts = []
         for i in range(1, len(ends) - 1):
             key = (ends[i - 1], ends[i], ends[i + 1])
             if key not in known:
-                known[key] = doubt(*key)  # type: ignore[operator]
+                known[key] = doubt(*key)
             doubts.append(known[key])
         worst = int(np.argmax(doubts))
         if doubts[worst] <= 1.0:
             break
         del ends[worst + 1]
     return ends
-
-
-def _size_and_rank(y: Array, a: int, b: int, c: int, min_effect: float) -> float:
-    """p / ALPHA, a thousand times more (and more than 1) where the shift is too small to name."""
-    sides = step_tests.sides_of(y, a, b, c)
-    doubt = sides.p / ALPHA
-    return max(doubt, 2.0) * 1000.0 if _size(sides.shift) < min_effect else doubt
 
 
 def _size(shift: float) -> float:
