@@ -165,7 +165,7 @@ def _for_people(found: History) -> Group:
             units.change(row["change"]),
             _words(row),
         )
-        for row in _records(found.changes)
+        for row in _records(found.changes.sort_values("order", ascending=False, kind="stable"))
     ]
     header = ("commit", "series", "before → after", "change", "verdict")
     counts = _summary(found)

@@ -132,7 +132,8 @@ def test_short_is_said_and_is_not_no_change() -> None:
 
 @pytest.mark.parametrize(("before", "after"), [(17, 3), (10, 4), (8, 5), (7, 6)])
 def test_unjudged_counts_the_points_that_cannot_tell_yet(before: int, after: int) -> None:
-    assert detect([1.0] * (before + after), "lower").unjudged == after - 1
+    # Thirteen points can be split as 8 and 5 too.
+    assert detect([1.0] * (before + after), "lower").unjudged == min(after, 5) - 1
     assert [s.at for s in detect([1.0] * before + [2.0] * after, "lower").steps] == [before]
     assert not detect([1.0] * (before - 1) + [2.0] * after, "lower").steps
 

@@ -5,11 +5,13 @@ from kdbench.analysis.attribution import Attribution, attribute, disturbances, e
 from kdbench.analysis.compare import changes, events, newest
 from kdbench.analysis.covariates import changed, machine_labels
 from kdbench.analysis.decode import decode_split
-from kdbench.analysis.detector import Detection, Step, detect, drift
+from kdbench.analysis.detector import detect
 from kdbench.analysis.history import History, history, standing_regressions
+from kdbench.analysis.level_drift import drift
 from kdbench.analysis.noise import Noise, components, from_results, mde, mde_for
 from kdbench.analysis.process_records import Label
 from kdbench.analysis.roofline import absorbed_over_plain, refuse, roofline
+from kdbench.analysis.steps import Detection, Step
 from kdbench.analysis.tables import coverage, readable, readable_floors
 from kdbench.analysis.verdict import VERDICTS, Judgement, Measurement, judge
 

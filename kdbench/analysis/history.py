@@ -8,7 +8,6 @@ environment, benchmark, version and parameter set, in the order of first parents
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,14 +19,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kdbench.analysis.detector import MIN_EFFECT, Detection, Step, detect, drift
-from kdbench.errors import InvalidArgument
+from kdbench.analysis.detector import detect
+from kdbench.analysis.level_drift import drift
+from kdbench.analysis.step_causes import by_place, count_together, labelled
+from kdbench.analysis.steps import MIN_EFFECT, Detection, Step
 
 SERIES = ["machine", "env", "name", "params", "version"]
 CHANGE_COLUMNS = [
-    *SERIES, "unit", "direction", "kind", "against", "commit", "previous_commit", "first_commit", "last_commit",
-    "subject", "before", "after", "change", "verdict", "status", "p_value", "mde", "points_before", "points_after",
-    "undone_by", "together", "reason",
+    *SERIES, "unit", "direction", "kind", "against", "commit", "order", "previous_commit", "first_commit",
+    "last_commit", "subject", "before", "after", "change", "verdict", "status", "p_value", "mde", "points_before",
+    "points_after", "undone_by", "together", "reason",
 ]  # fmt: skip
 SERIES_COLUMNS = [
     *SERIES,
@@ -42,9 +43,6 @@ SERIES_COLUMNS = [
     "latest",
 ]
 VERDICTS = ("slower", "faster", "machine changed", "ambiguous")
-# So many series at once, and this part of all: unusual for a commit, usual for a machine.
-_MANY, _LARGE_PART = 5, 0.25
-_LABEL_COLUMNS = ("machine", "commit", "what", "detail")
 
 
 @dataclass(frozen=True)
@@ -53,12 +51,13 @@ class History:
 
     Attributes:
         changes: one row a change, by series and commit: ``kind`` ("step" | "drift"); ``commit``, the first one measured
-            behind the change, and ``previous_commit``, the last one before it; ``first_commit`` … ``last_commit``,
-            where else it may stand; ``before``, ``after`` in ``unit``; ``change`` (after / before - 1); ``verdict``
-            ("slower" | "faster" by ``direction``; "machine changed", "ambiguous" by labels); ``status`` ("confirmed" |
-            "suspected"); ``p_value``; ``mde``; ``points_before``, ``points_after``; ``undone_by`` (a commit or None);
-            ``against``, of drift ("best level" | a release); ``together``, how many series of the machine have a step
-            here in the same sense; ``reason``, which also says when so many moved that the machine is suspect.
+            behind the change, its ``order``, and ``previous_commit``, the last one before it; ``first_commit`` and
+            ``last_commit``, between which it may stand; ``before``, ``after`` in ``unit``; ``change``
+            (after / before - 1); ``verdict`` ("slower" | "faster" by ``direction``; "machine changed", "ambiguous" by
+            labels); ``status`` ("confirmed" | "suspected"); ``p_value``; ``mde``; ``points_before``, ``points_after``;
+            ``undone_by`` (a commit or None); ``against``, of drift ("best level" | a release); ``together``, how many
+            series of the machine have a step here in the same sense; ``reason``, which also says when so many moved
+            that the machine is suspect.
         series: one row a series: ``points``; ``state`` ("judged" | "too short"); ``unjudged`` (newest points that no
             step can be told at yet); ``noise`` and ``mde`` as fractions; ``autocorrelation``; ``latest`` (the level of
             the newest points).
@@ -94,18 +93,18 @@ def history(
     Raises:
         InvalidArgument: a direction is neither "lower" nor "higher", or labels lack a column.
     """
-    by_place = _labels_by_place(labels)
+    places = by_place(labels)
     lines = _lines(frame)
     jobs = [_job(line, releases or {}, min_effect) for line in lines]
     changes: list[dict[str, Any]] = []
     series: list[dict[str, Any]] = []
     for line, (found, steps) in zip(lines, _run(jobs, workers), strict=True):
         rows = [_change(line, step, against) for step, against in steps]
-        changes += [_labelled(row, line, by_place, min_effect) for row in rows]
+        changes += [labelled(row, line.commits, places, min_effect) for row in rows]
         series.append(_summary(line, found))
         if on_series is not None:
             on_series()
-    _count_together(changes, lines)
+    count_together(changes, Counter(line.key[:2] for line in lines))
     table = pd.DataFrame(changes, columns=CHANGE_COLUMNS)
     # Inferred, a column of texts and None would hold NaN instead.
     table["undone_by"] = pd.Series([row["undone_by"] for row in changes], dtype=object)
@@ -208,6 +207,7 @@ def _change(line: _Line, step: Step, against: str) -> dict[str, Any]:
         "kind": step.kind,
         "against": against,
         "commit": line.commits[step.at],
+        "order": line.orders[step.at],
         "previous_commit": line.commits[step.start],
         "first_commit": line.commits[step.first],
         "last_commit": line.commits[step.last],
@@ -227,23 +227,6 @@ def _change(line: _Line, step: Step, against: str) -> dict[str, Any]:
     }
 
 
-def _count_together(changes: list[dict[str, Any]], lines: Sequence[_Line]) -> None:
-    """Say how many series moved alike at one commit: of records that tell nothing this is what is left."""
-    sizes = Counter((line.key[0], line.key[1]) for line in lines)
-    steps = [row for row in changes if row["kind"] == "step"]
-    alike = Counter(_moment(row) for row in steps)
-    for row in steps:
-        row["together"], of = alike[_moment(row)], sizes[row["machine"], row["env"]]
-        if row["together"] >= max(_MANY, of * _LARGE_PART):
-            said = f"{row['together']} of {of} series moved alike at this commit: look at the machine first"
-            row["reason"] = f"{row['reason']}; {said}" if row["reason"] else said
-
-
-def _moment(row: Mapping[str, Any]) -> tuple[str, str, str, bool]:
-    worse = (row["change"] > 0) == (row["direction"] == "lower")
-    return row["machine"], row["env"], row["commit"], worse
-
-
 def _summary(line: _Line, found: Detection) -> dict[str, Any]:
     tail = line.values[found.steps[-1].at if found.steps else 0 :][-20:]
     return {
@@ -258,45 +241,3 @@ def _summary(line: _Line, found: Detection) -> dict[str, Any]:
         "mde": found.mde,
         "latest": float(np.median(tail)),
     }
-
-
-def _labels_by_place(labels: pd.DataFrame | None) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    if labels is None:
-        return {}
-    missing = [name for name in _LABEL_COLUMNS if name not in labels.columns]
-    if missing:
-        raise InvalidArgument(f"labels lack the column {missing[0]!r}; they need {', '.join(_LABEL_COLUMNS)}")
-    places: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for row in labels.to_dict("records"):
-        if row.get("kind") != "note":
-            places.setdefault((str(row["machine"]), str(row["commit"])), []).append({str(k): v for k, v in row.items()})
-    return places
-
-
-def _labelled(
-    row: dict[str, Any],
-    line: _Line,
-    by_place: Mapping[tuple[str, str], list[dict[str, Any]]],
-    min_effect: float,
-) -> dict[str, Any]:
-    """The row with its verdict changed where a label stands within its range."""
-    if row["kind"] == "drift":
-        return row
-    first, last = line.commits.index(row["first_commit"]), line.commits.index(row["last_commit"])
-    backend = str(json.loads(row["params"]).get("backend", ""))
-    labels = [
-        label
-        for commit in line.commits[first : last + 1]
-        for label in by_place.get((row["machine"], commit), ())
-        if label.get("backend") in (None, "", backend)
-    ]
-    if not labels:
-        return row
-    reason = "; ".join(dict.fromkeys(str(label["detail"] or label["what"]) for label in labels))
-    moves = [math.log(x["ratio"]) for x in labels if x.get("kind") == "calibration" and x.get("ratio", 0) > 0]
-    if moves:
-        slowdown = math.log1p(row["change"]) * (1.0 if row["direction"] == "lower" else -1.0)
-        rest = slowdown - min(max(slowdown, min(0.0, *moves)), max(0.0, *moves))
-        if abs(rest) >= math.log1p(min_effect):
-            return {**row, "verdict": "ambiguous", "reason": f"{reason}; the series moved otherwise than that"}
-    return {**row, "verdict": "machine changed", "reason": reason}

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from asv import step_detect
 
-from kdbench.analysis.detector import detect, drift
+from kdbench.analysis.detector import detect
+from kdbench.analysis.level_drift import drift
 from kdbench.analysis.segments import Array
 
 OTAVA_P = 1e-5
