@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Print the error rates and the speed of the change-point detector, beside other people's.
 
-``python -m kdbench.analysis.simulate [--only SECTION] [--series N] [--salt N] [--ours] [--workers N]`` prints the tables of
-docs/verdicts.md, section History. apache-otava takes part where it is installed; nothing of kdbench needs it.
+``python -m kdbench.analysis.simulate [--only SECTION] [--series N] [--salt N] [--ours] [--workers N]`` prints the
+tables of docs/verdicts.md, section History. apache-otava takes part where it is installed; nothing of kdbench needs it.
 """
 
 from __future__ import annotations
