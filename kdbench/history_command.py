@@ -93,9 +93,11 @@ def document(found: History, notes: list[str]) -> dict[str, Any]:
 
 
 def _show(results: Path, bench: str | None, machine: str | None, repo: Path | None, as_json: bool) -> bool:
+    from kdbench.analysis.covariates import machine_labels
     from kdbench.analysis.history import history as analyse
     from kdbench.analysis.history import standing_regressions
     from kdbench.commits import read_releases
+    from kdbench.result_records import read_records
     from kdbench.results import load
 
     if repo is not None and not repo.is_dir():
@@ -109,11 +111,14 @@ def _show(results: Path, bench: str | None, machine: str | None, repo: Path | No
     frame = _chosen(frame, bench, machine, results)
     _check_directions(results / "benchmarks.json", set(frame["name"]))
     lines = frame.groupby(["machine", "env", "name", "params", "version"]).ngroups
+    order = frame[frame["order"] >= 0].sort_values("order")["commit"].drop_duplicates().tolist()
+    labels = machine_labels(read_records(results), order)
     workers = _cpus() if len(frame) > _POINTS_FOR_POOL else 1
     with Progress(console=progress(as_json), transient=True, disable=not progress(as_json).is_terminal) as bar:
         task = bar.add_task("series", total=lines)
         found = analyse(
             frame,
+            labels=labels,
             releases=read_releases(repo if repo is not None else results),
             workers=workers,
             on_series=lambda: bar.advance(task),
