@@ -239,6 +239,9 @@ class Consumer {
         float factor[2];
 #pragma unroll
         for (int h = 0; h < 2; ++h) factor[h] = move_reference(state, h, shared_.reference[kOther][row(h)]);
+        // The right group's scores may be under way, and ptxas wants no products under way where `out` is changed: it
+        // would wait for them in the branch of rescale(), which not all warps take, and waits are for whole groups.
+        ptx::wgmma_wait<0>();
         rescale(out, factor);
         const ptx::Descriptor values =
             ptx::mn_major_descriptor(ptx::shared_address(shared_.stages[kOther]) + kSide * 4 * kBoxBytes, kBoxBytes);
