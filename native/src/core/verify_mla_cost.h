@@ -18,14 +18,15 @@
 
 namespace kdt {
 
-// What a backend's steps reach, measured with large inputs: FLOP/s of each step, bytes/s, and seconds a step costs
-// besides.
+// What a backend's steps reach, measured with large inputs: FLOP/s of each step, bytes/s; and seconds that a step of
+// each mode costs besides, measured with small ones.
 struct MlaRates {
     double projection_flops;
     double absorb_flops;
     double mha_flops;
     double bytes;
-    double step_seconds;
+    double absorb_step_seconds;
+    double mha_step_seconds;
 };
 
 struct MlaCost {
@@ -34,10 +35,11 @@ struct MlaCost {
     double seconds = 0.0;
 
     // A step takes as long as the slower of its arithmetic and its traffic.
-    void add_step(double step_flops, double flops_per_second, double step_bytes, const MlaRates& rates) {
+    void add_step(double step_flops, double flops_per_second, double step_bytes, double bytes_per_second,
+                  double step_seconds) {
         flops += step_flops;
         bytes += step_bytes;
-        seconds += std::max(step_flops / flops_per_second, step_bytes / rates.bytes) + rates.step_seconds;
+        seconds += std::max(step_flops / flops_per_second, step_bytes / bytes_per_second) + step_seconds;
     }
 };
 
@@ -55,10 +57,13 @@ inline MlaCost mla_absorb_cost(const kdt_verify_mla_params& p, const MlaRates& r
     const double weights = kMlaProjectionFlops * p.num_qo_heads;  // bytes: 512 x 128 of 2 each, a head
     const double row_bytes = 2.0 * (KDT_KV_LORA_RANK + KDT_QK_NOPE_HEAD_DIM);
     MlaCost cost;
-    cost.add_step(rows * kMlaProjectionFlops, rates.projection_flops, rows * row_bytes + weights, rates);
+    cost.add_step(rows * kMlaProjectionFlops, rates.projection_flops, rows * row_bytes + weights, rates.bytes,
+                  rates.absorb_step_seconds);
     cost.add_step(pairs * 2.0 * (2 * KDT_KV_LORA_RANK + KDT_QK_ROPE_HEAD_DIM), rates.absorb_flops,
-                  mla_slots(p) * kMlaLatentBytes + rows * (kMlaLatentBytes + 2.0 * KDT_KV_LORA_RANK), rates);
-    cost.add_step(rows * kMlaProjectionFlops, rates.projection_flops, rows * row_bytes + weights, rates);
+                  mla_slots(p) * kMlaLatentBytes + rows * (kMlaLatentBytes + 2.0 * KDT_KV_LORA_RANK), rates.bytes,
+                  rates.absorb_step_seconds);
+    cost.add_step(rows * kMlaProjectionFlops, rates.projection_flops, rows * row_bytes + weights, rates.bytes,
+                  rates.absorb_step_seconds);
     return cost;
 }
 
@@ -71,9 +76,10 @@ inline MlaCost mla_mha_cost(const kdt_verify_mla_params& p, const MlaRates& rate
     MlaCost cost;
     cost.add_step(heads * 2.0 * kMlaProjectionFlops, rates.projection_flops,
                   mla_slots(p) * kMlaLatentBytes + heads * head_bytes + 2.0 * kMlaProjectionFlops * p.num_qo_heads,
-                  rates);
+                  rates.bytes, rates.mha_step_seconds);
     cost.add_step(pairs * 2.0 * (KDT_QK_NOPE_HEAD_DIM + KDT_QK_ROPE_HEAD_DIM + KDT_V_HEAD_DIM), rates.mha_flops,
-                  heads * head_bytes + mla_slots(p) * 2.0 * KDT_QK_ROPE_HEAD_DIM + rows * query_bytes, rates);
+                  heads * head_bytes + mla_slots(p) * 2.0 * KDT_QK_ROPE_HEAD_DIM + rows * query_bytes, rates.bytes,
+                  rates.mha_step_seconds);
     return cost;
 }
 

@@ -11,7 +11,7 @@ namespace kdt {
 namespace {
 
 // One thread of a current x86-64 core: the steps' proportion is what counts.
-constexpr MlaRates kMlaRates = {25e9, 18e9, 10e9, 10e9, 1e-6};
+constexpr MlaRates kMlaRates = {25e9, 18e9, 10e9, 10e9, 1e-6, 1e-6};
 
 bool absorbs(const kdt_verify_mla_params& p) {
     return mla_costs(p, kMlaRates).mode == KDT_MLA_ABSORB;

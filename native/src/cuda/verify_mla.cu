@@ -23,10 +23,10 @@ namespace kdt::cuda::verify_mla {
 namespace {
 
 // FLOP/s of projections, of verify_attn and of attention with heads, all on wgmma and at sizes that fill an H200;
-// bytes/s; and what a launch and its first and last blocks cost. What counts is their proportion, which moves the
-// number of nodes from which mha is taken. On mma.sync the two attentions are about equally fast (250e12 and 210e12
-// there): a chip without wgmma would do well to take mha earlier than these figures say.
-constexpr MlaRates kRates = {400e12, 600e12, 270e12, 4.0e12, 3.5e-6};
+// bytes/s; and what a launch and its first and last blocks cost: few rows of mha wait longer. What counts is their
+// proportion, which moves the number of nodes from which mha is taken. On mma.sync the two attentions are about equally
+// fast (250e12 and 210e12 there): a chip without wgmma would do well to take mha earlier than these figures say.
+constexpr MlaRates kRates = {400e12, 600e12, 270e12, 4.0e12, 3.5e-6, 8.5e-6};
 
 // Keys and values of a chunk of units: small enough to stay in a large L2, or one unit where that takes more.
 constexpr int64_t kChunkBytes = 64 << 20;
