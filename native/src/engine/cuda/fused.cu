@@ -23,6 +23,8 @@ constexpr int kLaneRow = kWarpSize * kChunk;  // values of a row that a chunk a 
 constexpr int kMaxSteps = kMaxIn / kLaneRow;
 constexpr int kRowStride = kMaxIn + 32;  // the first lanes of two rows stand in different banks
 constexpr int64_t kSmallWeights = int64_t{1} << 21;
+// From here on so many blocks make the same norm anew that it is worth a launch of its own.
+constexpr int kManyRows = 256;
 constexpr int kNope = KDT_QK_NOPE_HEAD_DIM;
 constexpr int kPe = KDT_QK_ROPE_HEAD_DIM;
 
@@ -153,8 +155,8 @@ __global__ void __launch_bounds__(kThreads) norm_and_multiply(const NormGemmArgs
 }
 
 // Small, bf16, and nothing that cannot be read in chunks.
-bool fuses(Dtype dtype, const NormInput& input, const void* w, int in, int64_t out) {
-    return dtype == KDT_BF16 && in <= kMaxIn && in % kChunk == 0 && in * out <= kSmallWeights &&
+bool fuses(Dtype dtype, const NormInput& input, const void* w, int rows, int in, int64_t out) {
+    return rows < kManyRows && dtype == KDT_BF16 && in <= kMaxIn && in % kChunk == 0 && in * out <= kSmallWeights &&
            in_chunks<Bf16>(input.residual, in) && in_chunks<Bf16>(input.delta, in) &&
            in_chunks<Bf16>(input.residual_out, in) && in_chunks<Bf16>(input.feature, input.feature_stride) &&
            in_chunks<Bf16>(input.norm, in) && in_chunks<Bf16>(w, in);
@@ -241,7 +243,7 @@ __global__ void __launch_bounds__(kThreads) make_mla_inputs(const MlaArgs args) 
 void norm_gemm(Queue& queue, Dtype dtype, const NormInput& input, const void* w, void* y, int32_t rows, int32_t in,
                int32_t out) {
     if (rows == 0) return;
-    if (fuses(dtype, input, w, in, out)) {
+    if (fuses(dtype, input, w, rows, in, out)) {
         launch_norm_gemm<false>(queue, input, w, y, rows, in, out);
         return;
     }
@@ -252,7 +254,7 @@ void norm_gemm(Queue& queue, Dtype dtype, const NormInput& input, const void* w,
 void norm_gate(Queue& queue, Dtype dtype, const NormInput& input, const void* gate_up, void* both, void* product,
                int32_t rows, int32_t in, int32_t intermediate) {
     if (rows == 0) return;
-    if (fuses(dtype, input, gate_up, in, 2 * int64_t{intermediate})) {
+    if (fuses(dtype, input, gate_up, rows, in, 2 * int64_t{intermediate})) {
         launch_norm_gemm<true>(queue, input, gate_up, product, rows, in, intermediate);
         return;
     }
@@ -266,7 +268,7 @@ void mla_inputs(Queue& queue, Dtype dtype, const MlaInputs& a) {
     if (rows == 0) return;
     const int in = a.q_lora_rank, out = a.num_heads * (kNope + kPe);
     const int stride = in + KDT_KV_LORA_RANK + KDT_QK_ROPE_HEAD_DIM;
-    const bool fused = dtype == KDT_BF16 && in > 0 && in <= kMaxIn && in % kChunk == 0 &&
+    const bool fused = rows < kManyRows && dtype == KDT_BF16 && in > 0 && in <= kMaxIn && in % kChunk == 0 &&
                        int64_t{in} * out <= kSmallWeights && in_chunks<Bf16>(a.first, stride) &&
                        in_chunks<Bf16>(a.q_norm, in) && in_chunks<Bf16>(a.q_b, in) &&
                        in_chunks<Bf16>(a.kv_norm, kChunk);
