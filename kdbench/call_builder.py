@@ -51,6 +51,11 @@ class Call:
         if status:
             self.library.check(self.symbol, status)
 
+    def twin(self, library: native.Library) -> Call:
+        """The same call of another library, over the same buffers; its workspace has to be large enough for both."""
+        params = type(self.params).from_buffer_copy(self.params)
+        return Call(self.symbol, library, params, self.outputs, self.in_place, self._keep)
+
     def set_stream(self, pointer: int) -> None:
         """Let later launches go to the cudaStream_t ``pointer`` (0: the default stream)."""
         self.params.stream = pointer

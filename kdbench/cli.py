@@ -28,6 +28,7 @@ import typer
 from rich.text import Text
 
 from kdbench import __version__
+from kdbench.compare_command import compare
 from kdbench.decode_command import decode
 from kdbench.errors import KdbenchError
 from kdbench.history_command import history
@@ -247,6 +248,7 @@ def version() -> None:
 
 app.command(epilog=_EXIT_CODES)(peers)
 app.command(epilog=_EXIT_CODES)(decode)
+app.command(epilog=_EXIT_CODES)(compare)
 app.command(epilog=_EXIT_CODES)(noise)
 app.command(epilog=_EXIT_CODES)(history)
 

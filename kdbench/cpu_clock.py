@@ -31,7 +31,7 @@ _FLUSH_LIMIT = 256 << 20
 def measure_cpu(subject: Subject, mode: str, samples: int) -> Measurement:
     """See ``kdbench.timing.measure``."""
     launch = subject.call.launch
-    with _quiet():
+    with quiet():
         pilot_ns = _warm_up(launch)
         if pilot_ns > LONGEST_CALL_S * 1e9:
             seconds = f"{pilot_ns / 1e9:.1f} s"
@@ -43,7 +43,7 @@ def measure_cpu(subject: Subject, mode: str, samples: int) -> Measurement:
         if mode == "hot":
             calls, flush, cache = [subject.call], None, last_level_cache_bytes()
         else:
-            calls, flush, cache = _cold_calls(subject, batch)
+            calls, flush, cache = cold_calls(subject, batch)
             # A batch of flushed calls must not meet the same copy twice.
             batch = min(batch, len(calls)) if flush else batch
         for call in calls:
@@ -71,7 +71,7 @@ def measure_cpu(subject: Subject, mode: str, samples: int) -> Measurement:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """No garbage collection inside."""
     enabled = gc.isenabled()
     gc.collect()
@@ -88,14 +88,15 @@ def _warm_up(launch: Callable[[], None]) -> float:
     start = perf_counter_ns()
     best, batch = math.inf, 1
     while True:
-        best = min(best, _batch_ns([launch] * batch))
+        best = min(best, batch_ns([launch] * batch))
         spent = perf_counter_ns() - start
         if spent >= _WARM_UP_NS:
             return max(best, 1.0)
         batch = max(1, min(2 * batch, int(_BATCH_NS / best)))
 
 
-def _batch_ns(launches: Sequence[Callable[[], None]]) -> float:
+def batch_ns(launches: Sequence[Callable[[], None]]) -> float:
+    """Nanoseconds a launch of a batch."""
     start = perf_counter_ns()
     for launch in launches:
         launch()
@@ -109,11 +110,11 @@ def _sample(calls: Sequence[Call], batch: int, samples: int, flush: Callable[[],
         launches = list(islice(rotation, batch))
         if flush:
             flush()
-        times.append(_batch_ns(launches))
+        times.append(batch_ns(launches))
     return times
 
 
-def _cold_calls(subject: Subject, batch: int) -> tuple[list[Call], Callable[[], None] | None, int | None]:
+def cold_calls(subject: Subject, batch: int) -> tuple[list[Call], Callable[[], None] | None, int | None]:
     """Calls over copies of the inputs, and what to do between batches when the copies do not fill the cache."""
     known = last_level_cache_bytes()
     cache = known or _DEFAULT_CACHE
@@ -126,10 +127,11 @@ def _cold_calls(subject: Subject, batch: int) -> tuple[list[Call], Callable[[], 
     # Twice the cache: by the time a copy's turn comes again, none of it is left.
     if copies * touched >= 2 * cache:
         return calls, None, known
-    return calls, _flusher(min(2 * cache, _FLUSH_LIMIT)), known
+    return calls, flusher(min(2 * cache, _FLUSH_LIMIT)), known
 
 
-def _flusher(size: int) -> Callable[[], None]:
+def flusher(size: int) -> Callable[[], None]:
+    """A write over ``size`` bytes, which leaves nothing else in a cache of that size."""
     block: np.ndarray[Any, Any] = np.zeros(size // 8, np.uint64)
 
     def flush() -> None:
@@ -141,4 +143,4 @@ def _flusher(size: int) -> Callable[[], None]:
 def _empty_call_ns(subject: Subject) -> float:
     """What a ctypes call costs here, by one that only returns a number."""
     function = ctypes.CDLL(str(subject.library.path)).kdt_abi_version
-    return min(_batch_ns([function] * 1000) for _ in range(5))
+    return min(batch_ns([function] * 1000) for _ in range(5))

@@ -75,7 +75,7 @@ def measure(subject: DecodeSubject, samples: int = SAMPLES) -> DecodeMeasurement
     gc.disable()
     try:
         for sample in range(samples):
-            taken, found = _sample(subject, sample, subject.run)
+            taken, found = sample_rounds(subject, sample, subject.run)
             seconds.append(taken / ROUNDS)
             passes.append(found)
     finally:
@@ -106,7 +106,7 @@ def loop_ratio(subject: DecodeSubject, samples: int = SAMPLES) -> float:
     """
     _warm_up(subject)
     pairs = [
-        (_sample(subject, sample, subject.run)[0], _sample(subject, sample, lambda: _watched(subject))[0])
+        (sample_rounds(subject, sample, subject.run)[0], sample_rounds(subject, sample, lambda: _watched(subject))[0])
         for sample in range(samples)
     ]
     return median(watched_s for _, watched_s in pairs) / median(at_once_s for at_once_s, _ in pairs)
@@ -121,7 +121,7 @@ def round_clock(subject: DecodeSubject, samples: int = SAMPLES) -> RoundClock:
     _warm_up(subject)
     subject.engine.round_clock()  # what was there before
     for sample in range(samples):
-        _sample(subject, sample, lambda: _watched(subject, Profile.GAPS))
+        sample_rounds(subject, sample, lambda: _watched(subject, Profile.GAPS))
     return subject.engine.round_clock()
 
 
@@ -141,7 +141,8 @@ def acceptance_length(passes: list[Pass]) -> float:
     return sum(found.accepted for found in passes) / sum(found.rounds for found in passes)
 
 
-def _sample(subject: DecodeSubject, sample: int, work: Callable[[], None]) -> tuple[float, Pass]:
+def sample_rounds(subject: DecodeSubject, sample: int, work: Callable[[], None]) -> tuple[float, Pass]:
+    """Seconds that ``work``, ``ROUNDS`` rounds of one sample's prompts, takes, and what they came to, checked."""
     slots = subject.admit(sample)
     start = time.perf_counter()
     work()
@@ -160,4 +161,4 @@ def _warm_up(subject: DecodeSubject) -> None:
     """Samples that are thrown away, until clocks have risen; a CPU has warmed up on what was verified."""
     start = time.perf_counter()
     while time.perf_counter() - start < _WARM_UP_S[subject.backend]:
-        _sample(subject, 0, subject.run)
+        sample_rounds(subject, 0, subject.run)

@@ -57,20 +57,20 @@ def _measure_on(stream: Any, subject: Subject, mode: str, samples: int, properti
     device = cupy.cuda.Device()
     notes: list[str] = []
     l2 = int(properties["l2CacheSize"])
-    pilot = _pilot(stream, subject.call)
+    pilot = pilot_seconds(stream, subject.call)
     if pilot > LONGEST_CALL_S:
         raise MeasuringError(
             f"one call of {subject.workload.name} takes {pilot:.1f} s: more than {LONGEST_CALL_S} s are not sampled"
         )
-    calls, limit = ([subject.call], _LONGEST_GRAPH) if mode == "hot" else _cold_calls(subject, l2)
+    calls, limit = ([subject.call], _LONGEST_GRAPH) if mode == "hot" else cold_calls(subject, l2)
     # Neighbouring replays begin with the same copies; within one they are far enough apart. Nothing is left of a set of
     # inputs that alone outgrows the cache.
-    flush = _flusher(stream, 2 * l2) if mode == "cold" and len(calls) > 1 else None
+    flush = flusher(stream, 2 * l2) if mode == "cold" and len(calls) > 1 else None
     for call in calls:
         call.set_stream(stream.ptr)
     device.synchronize()
     short, long = _graph_lengths(pilot, samples, limit)
-    slope = _Slope(stream, [call.launch for call in calls], short, long, flush)
+    slope = Slope(stream, [call.launch for call in calls], short, long, flush)
     _warm_up(slope, subject.workload.roofline)
     before = gpu_state()
     for call in calls:
@@ -105,7 +105,7 @@ def _measure_on(stream: Any, subject: Subject, mode: str, samples: int, properti
     )
 
 
-class _Slope:
+class Slope:
     """Two captured graphs of the same launches, and samples of the slope between them."""
 
     def __init__(
@@ -122,7 +122,7 @@ class _Slope:
         self._stream = stream
         self._flush = flush
         self._span = long - short
-        self._graphs = [_capture(stream, launches, nodes) for nodes in (short, long)]
+        self._graphs = [capture(stream, launches, nodes) for nodes in (short, long)]
         self._events = [(cupy.cuda.Event(), cupy.cuda.Event()) for _ in self._graphs]
 
     def sample(self) -> float:
@@ -138,7 +138,7 @@ class _Slope:
         return float(long - short) * 1e-3 / self._span
 
 
-def _capture(stream: Any, launches: Sequence[Callable[[], None]], nodes: int) -> Any:
+def capture(stream: Any, launches: Sequence[Callable[[], None]], nodes: int) -> Any:
     """A graph of ``nodes`` launches in a row, going round ``launches``."""
     stream.begin_capture()
     try:
@@ -151,7 +151,7 @@ def _capture(stream: Any, launches: Sequence[Callable[[], None]], nodes: int) ->
     return graph
 
 
-def _pilot(stream: Any, call: Call) -> float:
+def pilot_seconds(stream: Any, call: Call) -> float:
     """Seconds of one launch, roughly; also loads the module and lets lazy initialisation happen outside capture."""
     import cupy
 
@@ -184,7 +184,7 @@ def _graph_lengths(pilot: float, samples: int, limit: int) -> tuple[int, int]:
     return short, short + span
 
 
-def _warm_up(slope: _Slope, roofline: str) -> None:
+def _warm_up(slope: Slope, roofline: str) -> None:
     """Replays that are thrown away, until the clocks have risen and neighbouring slopes agree."""
     start = time.perf_counter()
     last = slope.sample()
@@ -195,7 +195,7 @@ def _warm_up(slope: _Slope, roofline: str) -> None:
         last = now
 
 
-def _cold_calls(subject: Subject, l2: int) -> tuple[list[Call], int]:
+def cold_calls(subject: Subject, l2: int) -> tuple[list[Call], int]:
     """Calls over copies of inputs and outputs, and the most nodes that a graph of them may have and still be cold."""
     touched = subject.touched_bytes
     wanted = 1 if touched >= _L2_FACTOR * l2 else _L2_FACTOR * l2 // touched + 2
@@ -206,7 +206,7 @@ def _cold_calls(subject: Subject, l2: int) -> tuple[list[Call], int]:
     return calls, _LONGEST_GRAPH if copies == wanted else copies
 
 
-def _flusher(stream: Any, size: int) -> Callable[[], None]:
+def flusher(stream: Any, size: int) -> Callable[[], None]:
     """A write that empties the cache. It goes between replays: inside a graph it would swamp a 2 us kernel."""
     import cupy
 
@@ -234,7 +234,7 @@ def _empty_slope(stream: Any, shapes: Sequence[LaunchShape], notes: list[str]) -
             launches = empty_launches(shapes)
             for launch in launches:
                 launch()
-            slope = _Slope(stream, launches, 200 * len(launches), 2200 * len(launches))
+            slope = Slope(stream, launches, 200 * len(launches), 2200 * len(launches))
         slope.sample()
         return len(launches) * median(slope.sample() for _ in range(5))
     except Exception as error:  # no NVRTC, or none for this GPU: whatever it raises, the kernel's own time stands

@@ -49,7 +49,7 @@ _SUITES = {
 # What kdbench run measures: the kernels, and the loop that they make.
 MEASURED = (*workloads.KERNELS, decode_workloads.KERNEL)
 # What a library is built from: a commit that changes only tests or the bench would be the same one measured twice.
-_ENGINE = tuple(f"native/{name}" for name in ("include", "src", "python", "cmake", "CMakeLists.txt", "pyproject.toml"))
+ENGINE = tuple(f"native/{name}" for name in ("include", "src", "python", "cmake", "CMakeLists.txt", "pyproject.toml"))
 # What asv run takes besides ranges of git.
 _NO_RANGES = ("ALL", "EXISTING", "TAGS")
 _GIT_TIMEOUT_S = 60
@@ -227,7 +227,7 @@ def _commits(conf_dir: Path, machine_dir: Path, commits: str | int) -> str | lis
     if isinstance(commits, int):
         if commits < 1:
             raise InvalidArgument(f"commits is {commits}, and at least 1 is expected")
-        line = _git(conf_dir, "rev-list", "--first-parent", f"--max-count={commits}", "HEAD", "--", *_ENGINE).split()
+        line = _git(conf_dir, "rev-list", "--first-parent", f"--max-count={commits}", "HEAD", "--", *ENGINE).split()
         if not line:
             raise InvalidArgument(f"no commit of {conf_dir} has a native/ folder to build")
         return line
@@ -235,7 +235,7 @@ def _commits(conf_dir: Path, machine_dir: Path, commits: str | int) -> str | lis
         if commits not in _NO_RANGES and not commits.startswith("HASHFILE:"):
             _git(conf_dir, "rev-list", "--max-count=1", *commits.split(), "--")  # asv would end in a traceback
         return commits
-    line = _git(conf_dir, "rev-list", "--first-parent", "HEAD", "--", *_ENGINE).split()
+    line = _git(conf_dir, "rev-list", "--first-parent", "HEAD", "--", *ENGINE).split()
     measured = {path.name[:8] for path in machine_dir.glob("*.json") if path.name[8:9] == "-"}
     known = next((index for index, commit in enumerate(line) if commit[:8] in measured), len(line) - 1)
     # From the newest known one, which may be unfinished, up: an interrupt then leaves no hole behind it.

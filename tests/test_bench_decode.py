@@ -255,13 +255,13 @@ class TestMeasuring:
         self, shipped: Golden, cpu_library: native.Library, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         subject = decode_subject.DecodeSubject(decode_workloads.get("tiny-ar-n1"), "cpu")
-        timed = decode_clock._sample
+        timed = decode_clock.sample_rounds
 
         def slower_one_by_one(subject: Any, sample: int, work: Any) -> Any:
             _, found = timed(subject, sample, work)  # which checks that all rounds ran
             return (0.010 if work == subject.run else 0.012), found
 
-        monkeypatch.setattr(decode_clock, "_sample", slower_one_by_one)
+        monkeypatch.setattr(decode_clock, "sample_rounds", slower_one_by_one)
         assert decode_clock.loop_ratio(subject, 3) == pytest.approx(1.2)
 
     def test_a_wrong_engine_has_no_time(

@@ -98,8 +98,8 @@ def test_a_slope_is_the_cost_of_one_launch(cupy: Any) -> None:
 
     with stream:
         launch()
-        one = gpu_clock._Slope(stream, [launch], 10, 60)
-        two = gpu_clock._Slope(stream, [lambda: (launch(), launch())[0]], 10, 60)
+        one = gpu_clock.Slope(stream, [launch], 10, 60)
+        two = gpu_clock.Slope(stream, [lambda: (launch(), launch())[0]], 10, 60)
     one.sample(), two.sample()
     single = median(one.sample() for _ in range(5))
     double = median(two.sample() for _ in range(5))
@@ -122,7 +122,7 @@ def test_a_launch_that_does_nothing_gets_no_time(monkeypatch: pytest.MonkeyPatch
                 idle.fill(1)
         return stream.end_capture()
 
-    monkeypatch.setattr(gpu_clock, "_capture", work)
+    monkeypatch.setattr(gpu_clock, "capture", work)
     with pytest.raises(golden.DigestMismatch):
         measure(subject, mode, 2)
 
@@ -131,14 +131,14 @@ def test_a_launch_that_does_nothing_gets_no_time(monkeypatch: pytest.MonkeyPatch
 def test_a_launch_that_fails_while_captured_leaves_the_stream_usable(monkeypatch: pytest.MonkeyPatch) -> None:
     subject = subject_of("b64-d7-k16-n1-sharp")
     batch = subject.call.params.batch
-    prepare = gpu_clock._pilot
+    prepare = gpu_clock.pilot_seconds
 
     def spoil(stream: Any, call: Any) -> float:
         seconds = prepare(stream, call)
         call.params.batch = -1
         return seconds
 
-    monkeypatch.setattr(gpu_clock, "_pilot", spoil)
+    monkeypatch.setattr(gpu_clock, "pilot_seconds", spoil)
     with pytest.raises(Exception, match="batch"):
         measure(subject, "hot", 2)
     subject.call.params.batch = batch
@@ -148,7 +148,7 @@ def test_a_launch_that_fails_while_captured_leaves_the_stream_usable(monkeypatch
 
 @pytest_gpu
 def test_a_call_beyond_all_bounds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_clock, "_pilot", lambda stream, call: 3.5)
+    monkeypatch.setattr(gpu_clock, "pilot_seconds", lambda stream, call: 3.5)
     with pytest.raises(MeasuringError, match=r"takes 3\.5 s"):
         measure(subject_of("b64-d7-k16-n1-sharp"), "hot", 2)
 
