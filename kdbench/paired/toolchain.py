@@ -64,7 +64,11 @@ def _version(program: str) -> str:
         raise BuildError(f"{program} does not say its version: {error}") from error
     if done.returncode:
         raise BuildError(f"{program} does not say its version: {done.stderr.strip() or 'no reason given'}")
-    lines = [line.strip() for line in done.stdout.splitlines() if "elease" in line or "ersion" in line or "++" in line]
+    lines = [
+        line.strip()
+        for line in done.stdout.splitlines()
+        if any(word in line.lower() for word in ("release", "version", "++"))
+    ]
     return (lines or done.stdout.strip().splitlines() or [program])[0]
 
 

@@ -13,6 +13,7 @@ import argparse
 import json
 import math
 import sys
+import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,17 +34,25 @@ _CLOCK = 0.03
 def repeat(base: Path, head: Path, backend: str, regex: str, sessions: int, min_effect: float) -> list[Verdicts]:
     """Whole comparisons of two files, one after the other."""
     items = choose(regex, kernels=None, backends=[backend], modes=("primary",), tag=None)
-    found = []
+    found: list[Verdicts] = []
     for number in range(sessions):
         verdicts = Verdicts(items, effects(items, min_effect), LOOKS[-1])
-        with Session([{"base": {backend: base}, "head": {backend: head}}]) as session:
-            for index in range(LOOKS[-1]):
-                left = verdicts.unsettled()
-                if not left:
-                    break
-                for answer in session.process(index, left):
-                    verdicts.add(answer)
-                verdicts.look(index + 1)
+        started = time.perf_counter()
+        try:
+            with Session([{"base": {backend: base}, "head": {backend: head}}]) as session:
+                for index in range(LOOKS[-1]):
+                    left = verdicts.unsettled()
+                    if not left:
+                        break
+                    for answer in session.process(index, left):
+                        verdicts.add(answer)
+                    verdicts.look(index + 1)
+                    taken = time.perf_counter() - started
+                    print(f"{index + 1} processes, {len(left)} series, {taken:.0f} s", file=sys.stderr, flush=True)
+        except KeyboardInterrupt:  # whole comparisons count; the first one also unfinished
+            if not found:
+                found.append(verdicts)
+            break
         found.append(verdicts)
         counts = Counter(result.verdict for result in verdicts.results())
         print(f"session {number + 1} of {sessions}: {dict(counts)}", file=sys.stderr, flush=True)
