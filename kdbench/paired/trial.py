@@ -88,7 +88,8 @@ def _injected(found: Sequence[Verdicts], min_effect: float, kind: str) -> dict[s
     random = np.random.default_rng(1)
     counts: Counter[str] = Counter()
     for verdicts in found:
-        for values in verdicts.values.values():
+        for name, values in verdicts.values.items():
+            on_gpu = name.endswith("'cuda')")
             time = [value.time for value in values]
             if len(time) < LOOKS[0]:
                 continue
@@ -98,7 +99,9 @@ def _injected(found: Sequence[Verdicts], min_effect: float, kind: str) -> dict[s
             else:
                 clock = [(value.clock or 0.0) - _CLOCK for value in values]
                 slow = [t + _CLOCK for t in time]
-                series = Series(slow, cycles=[t + c for t, c in zip(slow, clock, strict=True)], clock=clock)
+                # As in a comparison: a GPU's clock counts cycles, a CPU's fixed code only tells that it moved.
+                cycles = [t + c for t, c in zip(slow, clock, strict=True)] if on_gpu else []
+                series = Series(slow, cycles=cycles, clock=clock)
             counts[judge(series, min_effect).verdict] += 1
     return dict(counts)
 
