@@ -10,6 +10,8 @@ Exit codes, of every verb:
 130  interrupted; what was measured before is kept
 ==== =====================================================================================================
 
+``gate`` alone has other ones, since CI reads them: 1 is "slower", and everything that is not known is 2.
+
 ``--json`` puts one strict JSON document on stdout, ``{"schema": "kdbench/<verb>/1", ...}``, and everything else on
 stderr.
 """
@@ -27,7 +29,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from kdbench import __version__
+from kdbench import __version__, bisect_command, gate_command
 from kdbench.compare_command import compare
 from kdbench.decode_command import decode
 from kdbench.errors import KdbenchError
@@ -251,6 +253,8 @@ app.command(epilog=_EXIT_CODES)(decode)
 app.command(epilog=_EXIT_CODES)(compare)
 app.command(epilog=_EXIT_CODES)(noise)
 app.command(epilog=_EXIT_CODES)(history)
+app.command(epilog=gate_command.EXIT_CODES)(gate_command.gate)
+app.command(epilog=bisect_command.EXIT_CODES)(bisect_command.bisect)
 
 
 def _check_repo(repo: Path | None) -> None:
@@ -275,11 +279,13 @@ def _chosen(option: str, wanted: Sequence[str] | None, known: Sequence[str]) -> 
 
 def run_command(arguments: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit code and lets no expected error out as a traceback."""
+    asked = list(sys.argv[1:] if arguments is None else arguments)
+    user_error = FAILED if asked[:1] == ["gate"] else USER_ERROR
     try:
         code = app(args=arguments, prog_name="kdbench", standalone_mode=False)
     except KdbenchError as error:
         stderr().print(Text(f"kdbench: {error}"))
-        return USER_ERROR
+        return user_error
     except (KeyboardInterrupt, typer.Abort):
         # Some versions of typer let these through, others turn them into the same code.
         stderr().print("kdbench: interrupted")
@@ -290,7 +296,7 @@ def run_command(arguments: Sequence[str] | None = None) -> int:
         if show is None or not hasattr(error, "exit_code"):
             raise
         show()
-        return USER_ERROR
+        return user_error
     return code if isinstance(code, int) else OK
 
 
