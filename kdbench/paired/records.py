@@ -11,7 +11,7 @@ from filelock import FileLock
 
 from kdbench import __version__, provenance
 from kdbench.errors import KdbenchError
-from kdbench.paired.types import Comparison
+from kdbench.paired.types import Build, Comparison
 from kdbench.paired.verdicts import Verdicts
 from kdbench.timing import stopwatch_digest
 
@@ -49,8 +49,8 @@ def lines(comparison: Comparison, verdicts: Verdicts) -> list[dict[str, Any]]:
                 "schema": SCHEMA,
                 "machine": comparison.machine,
                 "started": comparison.started,
-                "base": comparison.base.document(),
-                "head": comparison.head.document(),
+                "base": _build(comparison.base),
+                "head": _build(comparison.head),
                 "interrupted": comparison.interrupted,
                 **asdict(result),
                 "log_ratios": [value.time for value in values],
@@ -67,3 +67,8 @@ def lines(comparison: Comparison, verdicts: Verdicts) -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def _build(build: Build) -> dict[str, Any]:
+    """Without where its files lie, which says nothing on another machine."""
+    return {key: value for key, value in build.document().items() if key != "libraries"}
