@@ -165,6 +165,8 @@ class TestCpuEqualsCuda:
         )
         call = kernels.prepare_verify_attn(*case.arguments(cupy.asarray))
         stream = cupy.cuda.Stream(non_blocking=True)
+        # Inputs were copied on the default stream, which this one does not wait for.
+        cupy.cuda.Device().synchronize()
         call.set_stream(stream.ptr)
         with stream:
             call.launch()

@@ -204,6 +204,8 @@ def test_a_captured_graph_reads_lengths_on_the_device(mode):
     )
     call = kernels.prepare_verify_mla(*case.arguments(cupy.asarray), mode=mode)
     stream = cupy.cuda.Stream(non_blocking=True)
+    # Inputs were copied on the default stream, which this one does not wait for.
+    cupy.cuda.Device().synchronize()
     call.set_stream(stream.ptr)
     with stream:
         call.launch()
