@@ -19,7 +19,6 @@ stderr.
 from __future__ import annotations
 
 import io
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -36,6 +35,7 @@ from kdbench.errors import KdbenchError
 from kdbench.history_command import history
 from kdbench.noise_command import noise
 from kdbench.peers.cli import peers
+from kdbench.selection import chosen, pattern
 from kdbench.terminal import finish, progress, stderr, table
 from kdbench.units import count
 
@@ -111,10 +111,10 @@ def verify(
     from kdbench.verify import CHECKED
     from kdbench.verify import verify as check
 
-    kernels = _chosen("--kernel", kernel, CHECKED)
-    backends = _chosen("--backend", backend, native.BACKENDS)
+    kernels = chosen("--kernel", kernel, CHECKED) or CHECKED
+    backends = chosen("--backend", backend, native.BACKENDS) or native.BACKENDS
     outcomes = []
-    for outcome in check(kernels, backends, tag, _pattern("--workload", workload) or ""):
+    for outcome in check(kernels, backends, tag, pattern("--workload", workload) or ""):
         outcomes.append(outcome)
         line = f"{outcome.status:5} {outcome.kernel} {outcome.workload} {outcome.backend} {outcome.detail}"
         progress(json_).print(line.rstrip())
@@ -162,10 +162,10 @@ def run(
         commits=commits or last,
         env=env,
         tag=tag,
-        bench=_pattern("--bench", bench),
-        kernels=_chosen("--kernel", kernel, runner.MEASURED),
-        backends=_chosen("--backend", backend, native.BACKENDS),
-        modes=_chosen("--mode", mode, ("hot", "cold", "primary")) if mode else None,
+        bench=pattern("--bench", bench),
+        kernels=chosen("--kernel", kernel, runner.MEASURED) or runner.MEASURED,
+        backends=chosen("--backend", backend, native.BACKENDS) or native.BACKENDS,
+        modes=chosen("--mode", mode, ("hot", "cold", "primary")),
         rounds=rounds,
         machine_name=machine,
         resume=not again,
@@ -260,21 +260,6 @@ app.command(epilog=bisect_command.EXIT_CODES)(bisect_command.bisect)
 def _check_repo(repo: Path | None) -> None:
     if repo is not None and not repo.is_dir():
         raise KdbenchError(f"no repository at {repo}")
-
-
-def _pattern(option: str, text: str | None) -> str | None:
-    try:
-        re.compile(text or "")
-    except re.error as error:
-        raise KdbenchError(f"{option} {text!r} is no regular expression: {error}") from error
-    return text
-
-
-def _chosen(option: str, wanted: Sequence[str] | None, known: Sequence[str]) -> Sequence[str]:
-    for name in wanted or ():
-        if name not in known:
-            raise KdbenchError(f"{option} {name}: choose from {', '.join(known)}")
-    return wanted or known
 
 
 def run_command(arguments: Sequence[str] | None = None) -> int:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +14,7 @@ from rich.text import Text
 
 from kdbench.abi import BACKENDS
 from kdbench.errors import InvalidArgument
+from kdbench.selection import chosen, pattern
 from kdbench.terminal import finish, progress, stderr, table
 from kdbench.units import quantity
 
@@ -69,10 +69,10 @@ def compare(
             repo,
             base,
             head,
-            _pattern(bench),
-            kernels=_chosen("--kernel", kernel, runner.MEASURED),
-            backends=_chosen("--backend", backend, BACKENDS) or BACKENDS,
-            modes=_chosen("--mode", mode, ("hot", "cold", "primary")) or ("primary",),
+            pattern("--bench", bench),
+            kernels=chosen("--kernel", kernel, runner.MEASURED),
+            backends=chosen("--backend", backend, BACKENDS) or BACKENDS,
+            modes=chosen("--mode", mode, ("hot", "cold", "primary")) or ("primary",),
             tag=tag,
             min_effect=share(min_effect) if min_effect is not None else None,
             processes=max_processes,
@@ -157,18 +157,3 @@ def _summary(found: Comparison) -> str:
     counts = ", ".join(f"{found.count(verdict)} {verdict}" for verdict in VERDICTS if found.count(verdict))
     how = "interrupted, estimates as they stood; " if found.interrupted else ""
     return f"{how}{found.head} against {found.base} on {found.machine}: {counts} in {found.seconds:.0f} s"
-
-
-def _pattern(text: str | None) -> str | None:
-    try:
-        re.compile(text or "")
-    except re.error as error:
-        raise InvalidArgument(f"--bench {text!r} is no regular expression: {error}") from error
-    return text
-
-
-def _chosen(option: str, wanted: Sequence[str] | None, known: Sequence[str]) -> Sequence[str] | None:
-    for name in wanted or ():
-        if name not in known:
-            raise InvalidArgument(f"{option} {name}: choose from {', '.join(known)}")
-    return wanted

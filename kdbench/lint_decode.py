@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from kdbench.lint_lines import read_lines
 from kdbench.provenance import LONG, PROFILE, SWEEP
 
 _ROUNDING = 1e-6
@@ -21,19 +21,19 @@ def check_file(path: Path) -> Iterator[tuple[str, str]]:
     Raises:
         OSError: the file cannot be read.
     """
-    text = path.read_text("utf-8", "replace")
-    if text and not text.endswith("\n"):
-        yield "", "its last line was not written to its end"
-    for number, line in enumerate(text.splitlines(), start=1):
-        try:
-            record = json.loads(line)
-            series = str(record.get("workload") or f"{record['mode']} {record['tree_budget']}")
-            problems = [*_provenance(record, path), *_CHECKS[record["schema"]](record)]
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            reason = f"it lacks {error}, or nobody knows it" if isinstance(error, KeyError) else str(error)
-            yield "", f"line {number} is no line about the decode loop: {reason or type(error).__name__}"
-            continue
+    lines, unread = read_lines(path, lambda record: _examine(record, path), "line about the decode loop")
+    yield from (("", problem) for problem in unread)
+    for number, (series, problems) in lines:
         yield from ((series, f"line {number}: {problem}") for problem in problems)
+
+
+def _examine(record: Mapping[str, Any], path: Path) -> tuple[str, list[str]]:
+    """The series and its problems."""
+    check = _CHECKS.get(record["schema"])
+    if check is None:
+        raise ValueError(f"nobody knows {record['schema']!r}")
+    series = str(record.get("workload") or f"{record['mode']} {record['tree_budget']}")
+    return series, [*_provenance(record, path), *check(record)]
 
 
 def _provenance(record: Mapping[str, Any], path: Path) -> Iterator[str]:

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from kdbench.lint_lines import read_lines
 from kdbench.noise_records import row_of
 
 _ROUNDING = 1e-6
@@ -21,17 +21,9 @@ def check_file(path: Path) -> Iterator[tuple[str, str]]:
     Raises:
         OSError: the file cannot be read.
     """
-    text = path.read_text("utf-8", "replace")
-    if text and not text.endswith("\n"):
-        yield "", "its last line was not written to its end"
-    for number, line in enumerate(text.splitlines(), start=1):
-        try:
-            record = json.loads(line)
-            row = row_of(record)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
-            yield "", f"line {number} is no measurement of noise: {reason or type(error).__name__}"
-            continue
+    lines, problems = read_lines(path, lambda record: (record, row_of(record)), "measurement of noise")
+    yield from (("", problem) for problem in problems)
+    for _, (record, row) in lines:
         yield from ((row["series"], problem) for problem in _check_row(record, row, path))
 
 

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from kdbench.analysis.peers import OURS
+from kdbench.lint_lines import read_lines
 from kdbench.peer_results import row_of
 
 # A chip's datasheet is this much faster than the rates that floors are counted with: 989 by 755 TFLOP/s on an H200.
@@ -23,18 +23,10 @@ def check_file(path: Path) -> Iterator[tuple[str, str]]:
     Raises:
         OSError: the file cannot be read.
     """
-    text = path.read_text("utf-8", "replace")
-    if text and not text.endswith("\n"):
-        yield "", "its last line was not written to its end"
-    rows = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        try:
-            record = json.loads(line)
-            rows.append(row_of(record))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
-            yield "", f"line {number} is no measurement of a comparison: {reason or type(error).__name__}"
-            continue
+    lines, problems = read_lines(path, lambda record: (record, row_of(record)), "measurement of a comparison")
+    yield from (("", problem) for problem in problems)
+    rows = [row for _, (_, row) in lines]
+    for _, (record, _) in lines:
         series = f"{record['kernel']}({record['workload']}, {record['implementation']})"
         yield from ((series, problem) for problem in _check_row(record, path))
     ours = {_contest(row): len(row["samples_s"]) for row in rows if row["implementation"] == OURS}

@@ -13,6 +13,7 @@ import typer
 from rich.text import Text
 
 from kdbench.errors import InvalidArgument, KdbenchError
+from kdbench.selection import chosen, pattern
 from kdbench.terminal import finish, progress, table
 from kdbench.units import change, percent, quantity
 
@@ -104,15 +105,10 @@ def _names(
 ) -> list[str]:
     from kdbench import native, runner
 
-    _pattern(bench)
-    for option, wanted, known in (
-        ("--kernel", kernel, runner.MEASURED),
-        ("--backend", backend, native.BACKENDS),
-        ("--mode", mode, ("hot", "cold", "primary")),
-    ):
-        for name in wanted or ():
-            if name not in known:
-                raise InvalidArgument(f"{option} {name}: choose from {', '.join(known)}")
+    pattern("--bench", bench)
+    kernel = chosen("--kernel", kernel, runner.MEASURED)
+    backend = chosen("--backend", backend, native.BACKENDS)
+    mode = chosen("--mode", mode, ("hot", "cold", "primary"))
     reasons = {name: native.available(name) for name in backend or native.BACKENDS}
     usable = [name for name, why in reasons.items() if why is None]
     names = runner.series_names(kernel or runner.MEASURED, usable, mode or ("primary",), tag, bench)
@@ -170,7 +166,7 @@ def _recorded(
     from kdbench.result_records import read_records
     from kdbench.results import load
 
-    _pattern(bench)
+    pattern("--bench", bench)
     history = load(results)
     if machine is not None:
         history = history[history["machine"] == machine]
@@ -248,10 +244,3 @@ def _blind(row: Mapping[str, Any]) -> str:
     kinds = "; its processes are of several kinds" if row["several_kinds"] else ""
     wanted, seen = percent(row["min_effect"]), percent(row["mde"])
     return f"{row['series']} ({row['source']}) is too noisy for {wanted}: it shows {seen}{kinds}"
-
-
-def _pattern(text: str | None) -> None:
-    try:
-        re.compile(text or "")
-    except re.error as error:
-        raise InvalidArgument(f"--bench {text!r} is no regular expression: {error}") from error

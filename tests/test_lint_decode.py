@@ -89,7 +89,7 @@ def test_sound_lines_pass(tmp_path: Path) -> None:
         (LONG | {"wrong": ["it grew"]}, "it grew: such an engine has no results"),
         (LONG | {"refusals": [""]}, "a refusal without a sentence"),
         ({"schema": "kdbench/decode-sweep/1"}, "is no line about the decode loop: it lacks 'mode'"),
-        (SWEEP | {"schema": "kdbench/what/1"}, "or nobody knows it"),
+        (SWEEP | {"schema": "kdbench/what/1"}, "nobody knows 'kdbench/what/1'"),
     ],
 )
 def test_what_cannot_be_is_found(tmp_path: Path, record: dict[str, Any], problem: str) -> None:
