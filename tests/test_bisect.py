@@ -200,14 +200,15 @@ def test_bad_input_is_1(
 
 
 def test_a_history_made_for_a_trial_is_what_it_says(tmp_path: Path) -> None:
-    made = Scratch(tmp_path / "trial", ROOT, "HEAD", "tree_build")
-    commits = made.history(12, culprit=8, slow=130, broken={3, 6})
+    made = Scratch(tmp_path / "trial", ROOT, "HEAD")
+    commits = made.history(12, culprit=8, slow=0.03, broken={3, 6})
     line = revisions.engine_line(made.folder, commits[0], commits[-1])
     # Each of them changes the engine, and few texts serve all.
     assert [revision.sha for revision in line] == commits[1:]
     texts = [revisions.git(made.folder, "show", f"{sha}:native/src/cpu/tree_build.cpp") for sha in commits]
-    assert len(set(texts)) == 6
-    assert ["planted < 130" in text for text in texts] == [at >= 8 for at in range(13)]
-    assert ["#error" in text for text in texts] == [at in (3, 6) for at in range(13)]
+    assert len(set(texts)) == 4
+    assert ["* 0.03;" in text for text in texts] == [at >= 8 for at in range(13)]
+    trees = [revisions.git(made.folder, "ls-tree", "-r", "--name-only", sha) for sha in commits]
+    assert ["broken.cpp" in tree for tree in trees] == [at in (3, 6) for at in range(13)]
     assert (made.folder / "native" / "CMakeLists.txt").is_file()
     assert not (made.folder / "kdbench").exists()

@@ -2,7 +2,7 @@
 """How often does kdbench bisect find a slowdown that was planted? Real builds, real measurements.
 
 Each trial makes a repository of its own: the engine as it is, and commits behind it of which one, drawn anew each time,
-makes a kernel slower by a known part, and some do not compile. Ends with 2 when a wrong commit was named.
+makes the kernels slower by a known part, and some do not compile. Ends with 2 when a wrong commit was named.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from kdbench import machine, runner
-from kdbench.bisect import planted, session
+from kdbench.bisect import session
 from kdbench.bisect.scratch import Scratch
 from kdbench.gate.session import Compare
 
@@ -29,8 +29,7 @@ def trial(
     series: str,
     compare: Compare,
     *,
-    kernel: str,
-    slow: int,
+    slow: float,
     commits: int,
     broken: int,
     seed: int,
@@ -47,7 +46,7 @@ def trial(
         at = draw.choice(free)
         if not {at - 1, at, at + 1} & chosen:
             chosen.add(at)
-    scratch = Scratch(folder, origin, "HEAD", kernel)
+    scratch = Scratch(folder, origin, "HEAD")
     made = scratch.history(commits, culprit, slow, chosen)
     started = time.perf_counter()
     found = session.bisect(
@@ -92,16 +91,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--workload", default="b64-d7-k16-n1-sharp")
     parser.add_argument("--repo", type=Path, default=Path("."), help="whose engine it is")
     given = parser.parse_args(arguments)
-    from kdbench.paired import builds, compare
+    from kdbench.paired import compare
 
     (series,) = runner.series_names((given.kernel,), ("cpu",), ("hot",), None, f"'{given.workload}'")
     with tempfile.TemporaryDirectory(prefix="kdbench-trial-") as folder:
-        probes = Scratch(Path(folder) / "probes", given.repo, "HEAD", given.kernel)
-        turns = (planted.FAST, planted.FAST + planted.PROBE)
-        commits = [probes.commit(f"{count} turns", count, "even") for count in turns]
-        fast, probe = (builds.build(probes.folder, commit, ("cpu",)).libraries["cpu"] for commit in commits)
-        slow = planted.turns_for(given.slowdown, fast, probe, given.workload)
-        print(f"{slow - planted.FAST} turns are {given.slowdown:.1%} of {series}", file=sys.stderr)
         records = []
         for seed in range(given.trials):
             records.append(
@@ -110,8 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     given.repo,
                     series,
                     compare,
-                    kernel=given.kernel,
-                    slow=slow,
+                    slow=given.slowdown,
                     commits=given.commits,
                     broken=given.broken,
                     seed=seed,

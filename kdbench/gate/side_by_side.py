@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """asv compare, asv continuous and kdbench compare on the same pairs of commits, with slowdowns of known size.
 
-A clone gets a commit with a kernel as it is, one that is the same but for a comment, and some with a planted slowdown.
+A clone gets a commit with kernels as they are, one that is the same but for a comment, and some with a known slowdown.
 ``asv continuous`` measures a pair and judges it, ``asv compare`` judges what that left, with asv's own factor and with
 2 %; then ``kdbench compare`` measures the same two commits. asv is run as a user would, in kdbench's overlay
 environment, with the suites' sampling.
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from kdbench import machine, revisions, runner
-from kdbench.bisect import planted
+from kdbench.paired.planted import plant
 
 _IDENTITY = ("-c", "user.name=kdbench", "-c", "user.email=kdbench@localhost")
 # asv's words for its exit codes.
@@ -39,26 +39,17 @@ class Pairs:
         heads: commit by slowdown, a fraction.
     """
 
-    def __init__(self, folder: Path, origin: Path, kernel: str, workload: str, slowdowns: Sequence[float]) -> None:
-        from kdbench.paired import builds
-
+    def __init__(self, folder: Path, origin: Path, slowdowns: Sequence[float]) -> None:
         self.folder = folder
         subprocess.run(["git", "clone", "-q", str(origin), str(folder)], check=True)
-        file = folder / planted.source_of(kernel)
-        source = file.read_text("utf-8")
 
-        def commit(turns: int, mark: str) -> str:
-            file.write_text(planted.plant(source, kernel, turns, mark), "utf-8")
+        def commit(share: float, mark: str) -> str:
+            plant(folder / "native", share, mark)
             revisions.git(folder, "commit", "-q", "--no-verify", "--no-gpg-sign", "-am", mark, options=_IDENTITY)
             return revisions.git(folder, "rev-parse", "HEAD").strip()
 
-        probe = commit(planted.FAST + planted.PROBE, "probe")
-        self.base = commit(planted.FAST, "base")
-        fast, slow = (builds.build(folder, sha, ("cpu",)).libraries["cpu"] for sha in (self.base, probe))
-        self.heads: dict[float, str] = {}
-        for slowdown in slowdowns:
-            turns = planted.turns_for(slowdown, fast, slow, workload) if slowdown else planted.FAST
-            self.heads[slowdown] = commit(turns, f"{slowdown:+.1%}")
+        self.base = commit(0.0, "base")
+        self.heads = {slowdown: commit(slowdown, f"{slowdown:+.1%}") for slowdown in slowdowns}
 
     def asv(self, *arguments: str) -> tuple[int, str]:
         """Run asv in the clone: exit code and output."""
@@ -140,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     (series,) = runner.series_names((given.kernel,), ("cpu",), ("hot",), None, f"'{given.workload}'")
     records = []
     with tempfile.TemporaryDirectory(prefix="kdbench-pairs-") as folder:
-        pairs = Pairs(Path(folder) / "clone", given.repo.resolve(), given.kernel, given.workload, given.slowdowns)
+        pairs = Pairs(Path(folder) / "clone", given.repo.resolve(), given.slowdowns)
         for _ in range(given.times):
             for slowdown in given.slowdowns:
                 record: dict[str, Any] = {"slowdown": slowdown}

@@ -242,4 +242,14 @@ class TestPlanted:
         sources.read(engine, "HEAD").unpack(tmp_path)
         names = plant(tmp_path / "native", 0.03)
         assert {"kdt_tree_build", "kdt_tree_accept", "kdt_verify_attn"} <= set(names)
-        assert "* 0.03;" in (tmp_path / "native" / "src" / "cpu" / "tree_build.cpp").read_text()
+        file = tmp_path / "native" / "src" / "cpu" / "tree_build.cpp"
+        once = file.read_text()
+        assert "* 0.03;" in once
+
+        plant(tmp_path / "native", 0, "again")
+        again = once.replace("* 0.03;", "* 0.0;").replace("// planted: \n", "// planted: again\n")
+        assert file.read_text() == again
+
+    def test_sources_without_kernels_are_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(BuildError, match="has no entries of CPU kernels"):
+            plant(tmp_path, 0.03)
